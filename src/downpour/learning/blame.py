@@ -62,6 +62,11 @@ def describe_error(error: BaseException, called: Any = None) -> str:
     return f"{line} ({place})" if place else with_place(line, called)
 
 
+def message_of(error: BaseException) -> str:
+    """Return an error's message in one line; its type if it has none."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def is_of_users_code(error: BaseException) -> bool:
     """Whether an error in the user's code caused our error, so that a log has its traceback.
 

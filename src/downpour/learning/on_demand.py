@@ -24,6 +24,7 @@ from torch import Tensor
 
 from downpour.base.errors import SpecError
 from downpour.host.machine import expect_random_reads
+from downpour.learning.blame import message_of
 from downpour.learning.blocks.formats import token_type, window
 from downpour.learning.datasets import images
 from downpour.learning.datasets.source import local_path
@@ -206,8 +207,8 @@ def _made(step: str, v2: Any) -> Any:
     try:
         return kinds[name](*positional, **named)
     except Exception as error:
-        reason = " ".join(str(error).split())
-        raise SpecError("transforms", step, f"torchvision refuses it: {reason}") from error
+        accepted = f"torchvision refuses it: {message_of(error)}"
+        raise SpecError("transforms", step, accepted) from error
 
 
 def _parsed(step: str) -> tuple[str, list[Any], dict[str, Any]]:

@@ -207,8 +207,13 @@ def versions_of(spec: Spec) -> dict[str, str]:
 
 
 def imported_by(spec: Spec) -> set[str]:
-    """Return the top-level names of the packages that a spec's trained project imports."""
-    return set(_imported(project_of(*spec.trained_code)))
+    """Return the top-level names that a spec's trained project imports and does not have itself."""
+    project, found = project_of(*spec.trained_code), set[str]()
+    for path, content in project.files.items():
+        module = path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+        names = imports_of(content, module, is_package=path.endswith("__init__.py"))
+        found |= set(map(_top, names))
+    return found - _tops(project) - {""}
 
 
 def package_imports(spec: Spec) -> tuple[str, ...]:
@@ -269,17 +274,6 @@ def variables_read(spec: Spec) -> tuple[str, ...]:
     listed = f"{', '.join(names[:_NAMES_MAX])}{' and more' if len(names) > _NAMES_MAX else ''}"
     told = f"its code reads {listed} from the environment: other values may give other bytes"
     return (told,) if names else ()
-
-
-def _imported(project: Project) -> Iterator[str]:
-    """Yield the top-level names of the modules that a project imports and does not have itself."""
-    own = _tops(project)
-    for path, content in project.files.items():
-        module = path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
-        for name in imports_of(content, module, is_package=path.endswith("__init__.py")):
-            top = name.partition(".")[0]
-            if top and top not in own:
-                yield top
 
 
 def _tops(project: Project) -> set[str]:

@@ -25,6 +25,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from downpour.base.errors import FileCorrupt, SpecError
+from downpour.learning.blame import message_of
 from downpour.learning.blocks import formats
 from downpour.learning.blocks.indexed import Mds, Parquet
 from downpour.learning.blocks.places import BlockPlace, cache_bytes, place_of, refusal
@@ -203,8 +204,7 @@ class Blocks:
         except SpecError as error:
             raise refusal(where, str(error)) from None
         except Exception as error:  # noqa: BLE001 - decoders raise anything about damage
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise FileCorrupt(where, f"cannot be decoded: {reason}") from None
+            raise FileCorrupt(where, f"cannot be decoded: {message_of(error)}") from None
 
     def _open(self, numbers: list[int]) -> Iterator[tuple[int, formats.OpenBlock]]:
         """Yield blocks, those first that are open, and keep as many as the memory holds."""

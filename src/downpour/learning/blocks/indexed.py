@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from downpour.base.errors import FileCorrupt, require
 from downpour.files.store.layout import Buffer
+from downpour.learning.blame import message_of
 from downpour.learning.blocks import formats
 from downpour.learning.blocks.formats import KINDS, PICKLED, Block, OpenBlock, Row, Wanted, chosen
 from downpour.learning.blocks.places import BlockPlace, RangeFile, refusal
@@ -85,8 +86,8 @@ class Parquet:
         except MemoryError:  # of which pyarrow's is an ArrowException, too
             raise
         except (ArrowException, OSError) as error:
-            reason = " ".join(str(error).split())
-            raise FileCorrupt(block.key, f"row group {self._groups[block]}: {reason}") from None
+            reason = f"row group {self._groups[block]}: {message_of(error)}"
+            raise FileCorrupt(block.key, reason) from None
         return OpenBlock(
             table.nbytes,
             lambda number: {
@@ -118,7 +119,7 @@ def _reading(key: str) -> Iterator[None]:
     try:
         yield
     except (ArrowException, AttributeError, OSError, ValueError) as error:
-        raise refusal(key, f"is no Parquet file: {' '.join(str(error).split())}") from None
+        raise refusal(key, f"is no Parquet file: {message_of(error)}") from None
 
 
 def _kinds(schema: Any) -> dict[str, str]:
@@ -271,7 +272,7 @@ def _decompressed(key: str, shard: Mapping[str, Any], content: Buffer) -> Buffer
         with CompressedInputStream(BufferReader(content), _CODECS[name]) as stream:
             return memoryview(stream.read())
     except (ArrowException, OSError, ValueError) as error:
-        raise FileCorrupt(key, f"cannot be decompressed: {' '.join(str(error).split())}") from None
+        raise FileCorrupt(key, f"cannot be decompressed: {message_of(error)}") from None
 
 
 def _row(content: memoryview, bounds: NDArray[np.int64], columns: _Columns) -> Row:

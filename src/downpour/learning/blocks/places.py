@@ -159,7 +159,7 @@ class _Store:
         self._notes = BlockCache(shared_directory.folder_of(bucket.url) / "notes", sys.maxsize)
 
     def read(self, key: str, begin: int, end: int) -> layout.Buffer:
-        fetch: Callable[[], bytes] = lambda: self._fetched(key, begin, end)  # noqa: E731
+        fetch = partial(self._fetched, key, begin, end)
         return self._cache.read(self._name(key, begin, end), end - begin, fetch)
 
     def keep_until(self, key: str, begin: int, end: int, at_seconds: float) -> None:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 import xxhash
@@ -131,7 +131,9 @@ def write_array_folder(
 ) -> str:
     """Write a folder under `root`, unless an intact one is there; returns its key."""
     digests = {name: block_digests(_content(array)) for name, array in arrays.items()}
-    described = {name: _described(array, digests[name]) for name, array in arrays.items()}
+    described = {
+        name: _described(array, checksum_of(digests[name])) for name, array in arrays.items()
+    }
     text = json.dumps({**facts, "arrays": described}, indent=1).encode()
     key = f"{prefix}-{xxhash.xxh3_64_hexdigest(text)}"
     with FolderLock(root / f".{key}.lock"):
@@ -157,12 +159,11 @@ def open_array_folder(
         opened = {name: _opened(folder, there, name, facts["arrays"][name]) for name in names}
     except (KeyError, TypeError) as error:
         raise FileCorrupt(f"{key}/{FACTS_FILE}", f"misses or garbles {error}") from None
-    blocks = {name: one.blocks for name, one in opened.items() if one.blocks is not None}
+    blocks = {name: left for name, (_, _, left) in opened.items() if left is not None}
     for name in blocks.keys() - set(by_block):
         blocks.pop(name).verify_all()
-    return ArrayFolder(
-        facts=facts, arrays={name: one.array for name, one in opened.items()}, blocks=blocks
-    )
+    arrays = {name: array for name, (array, _, _) in opened.items()}
+    return ArrayFolder(facts=facts, arrays=arrays, blocks=blocks)
 
 
 def damage(root: Path, key: str, names: Iterable[str]) -> str | None:
@@ -233,11 +234,8 @@ def _header(dtype: np.dtype[Any], shape: Sequence[int]) -> bytes:
 
 def flush(path: Path) -> None:
     """Have a file written to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
@@ -265,22 +263,17 @@ def _content(array: NDArray[Any]) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def _described(array: NDArray[Any], digests: bytes) -> dict[str, Any]:
+def _described(array: NDArray[Any], checksum: str) -> dict[str, Any]:
     """Return the entry of an array in `facts.json`."""
-    checksum = checksum_of(digests)
     return {"dtype": array.dtype.str, "shape": list(array.shape), "checksum": checksum}
 
 
-class _Mapped(NamedTuple):
-    """An array with the entry that it should have; `blocks` if they are not verified yet."""
-
-    array: NDArray[Any]
-    described: dict[str, Any]
-    blocks: VerifiedBlocks | None = None
+_Mapped = tuple[NDArray[Any], str, VerifiedBlocks | None]
+"""An array, its checksum, and its blocks if they are not verified yet."""
 
 
 def _opened(folder: Path, there: Collection[str], name: str, stated: dict[str, Any]) -> _Mapped:
-    """Map an array into memory, stored packed or not, and compare its checksum."""
+    """Map an array into memory, stored packed or not, and compare it with its entry."""
     digests = folder / f"{name}{_DIGESTS}" if f"{name}{_DIGESTS}" in there else None
     is_packed = bool({f"{name}{_ENDS}", f"{name}.npy{ENDING}"} & set(there))
     file = folder / f"{name}.npy{ENDING * is_packed}"
@@ -292,7 +285,8 @@ def _opened(folder: Path, there: Collection[str], name: str, stated: dict[str, A
                 opened = _copied(file, digests, folder / f"{name}{_ENDS}", stated)
     except (ValueError, EOFError) as error:
         raise FileCorrupt(f"{folder.name}/{file.name}", str(error)) from None
-    if opened.described != stated:
+    array, checksum, _ = opened
+    if _described(array, checksum) != stated:
         raise FileCorrupt(f"{folder.name}/{file.name}", CHANGED)
     return opened
 
@@ -329,7 +323,7 @@ def _copied(
     copy, content = own_copy(checksum, size)
     array = content.view(dtype).reshape(shape)
     blocks = CopiedBlocks(file, copy, content, digests, fetched)
-    return _Mapped(array, _described(array, digests), blocks)
+    return array, checksum, blocks
 
 
 def _mapped(path: Path, digests: Path | None = None) -> _Mapped:
@@ -342,5 +336,4 @@ def _mapped(path: Path, digests: Path | None = None) -> _Mapped:
     blocks = blocks_of(path, array.offset, same)
     checksum = blocks.checksum(digests)
     expect_random_reads(array.base)
-    described = {"dtype": array.dtype.str, "shape": list(array.shape), "checksum": checksum}
-    return _Mapped(array, described, blocks if digests is not None else None)
+    return array, checksum, blocks if digests is not None else None

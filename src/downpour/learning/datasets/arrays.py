@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from downpour.base.errors import DownpourError, SpecError
 from downpour.core.spec import Spec
 from downpour.learning.allowlist import check_factory, load_factory, source_file
-from downpour.learning.blame import describe_error, users_errors
+from downpour.learning.blame import describe_error, message_of, users_errors
 from downpour.learning.datasets import source
 from downpour.learning.datasets.source import Arrays
 
@@ -67,10 +67,8 @@ def _checked_parts(
     try:
         parts = [np.asarray(named[name]) for name in names]
     except (ValueError, TypeError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
-        raise SpecError(
-            field, value, f"must hold {ACCEPTED}; one is not an array: {reason}"
-        ) from None
+        accepted = f"must hold {ACCEPTED}; one is not an array: {message_of(error)}"
+        raise SpecError(field, value, accepted) from None
     for name, part in zip(names, parts, strict=True):
         if part.dtype.kind not in "biuf" or part.ndim == 0:
             kind = "no array" if part.ndim == 0 else f"not numeric ({part.dtype})"
@@ -217,8 +215,7 @@ def naming(path: Path) -> Iterator[None]:
     except SpecError:
         raise
     except Exception as error:  # noqa: BLE001 - zipfile and numpy raise anything about damage
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise SpecError(_FIELD, path.name, f"cannot be read: {reason}") from None
+        raise SpecError(_FIELD, path.name, f"cannot be read: {message_of(error)}") from None
 
 
 _FILES = "files"

@@ -17,6 +17,7 @@ from downpour.core.spec import Spec
 from downpour.files.store.directory import names_in
 from downpour.files.store.publish import writing
 from downpour.host.paths import FolderLock
+from downpour.learning.blame import message_of
 from downpour.learning.datasets.source import Arrays, DataSource, SourceFiles, fingerprint, held_out
 
 _MISSING = "needs scikit-learn; install downpour-sgd[digits]"
@@ -177,8 +178,7 @@ class IdxSource(DataSource):
                 std=self.std,
             )
         except Exception as error:  # noqa: BLE001 - torchvision raises anything about damage
-            reason = " ".join(str(error).split()) or type(error).__name__
-            accepted = f"{self.name}/ cannot be read: {reason}"
+            accepted = f"{self.name}/ cannot be read: {message_of(error)}"
             raise SpecError("dataset", spec.dataset, accepted) from None
 
 

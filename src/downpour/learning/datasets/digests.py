@@ -239,7 +239,5 @@ def _filled(file: Any, window: bytearray) -> int:
     return count
 
 
-@lru_cache(maxsize=256)
-def blocks_of(path: Path, offset: int, same: Identity) -> VerifiedBlocks:
-    """Return the blocks of a file with this identity, which all of the process share."""
-    return VerifiedBlocks(path, offset, same)
+blocks_of = lru_cache(maxsize=256)(VerifiedBlocks)
+"""Returns the blocks of a file with an identity, which all of the process share."""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
+from downpour.learning.blame import message_of
 from downpour.learning.datasets import source
 from downpour.learning.datasets.source import Arrays
 
@@ -171,7 +172,7 @@ def _opened(path: Path, field: str = "data_path") -> Iterator[Any]:
     except SpecError:
         raise
     except Exception as error:  # noqa: BLE001 - Pillow's decoders raise anything about damage
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = message_of(error)
         if (suffix := path.suffix.lower()) not in Image.registered_extensions():
             reason = f"this machine's Pillow {__version__} reads no {suffix} files"
         raise SpecError(field, place_of(path), f"cannot be decoded: {reason}") from None

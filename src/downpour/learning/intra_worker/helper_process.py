@@ -49,12 +49,8 @@ def mapped(descriptor: int, size: int) -> Tensor:
     return torch.from_file(path, shared=True, size=size, dtype=torch.uint8)
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A tensor's offset in the memory, and a tensor of the same layout."""
-
-    offset: int
-    like: Tensor
+_Place = tuple[int, Tensor]
+"""A tensor's offset in the memory, and a tensor of the same layout."""
 
 
 class SharedNetwork:
@@ -79,8 +75,8 @@ class SharedNetwork:
         if os.fstat(memory).st_size < size:
             os.ftruncate(memory, size)
         self._memory = mapped(memory, size)
-        self._state = [(place.like, self._view(place)) for place in state]
-        self._gradients = [[self._view(place) for place in row] for row in rows]
+        self._state = [(like, self._view(offset, like)) for offset, like in state]
+        self._gradients = [[self._view(*place) for place in row] for row in rows]
         self._reached = self._memory[reached:].view(gradients, len(self._trained))
 
     def fill(self) -> Self:
@@ -136,18 +132,16 @@ class SharedNetwork:
         pairs = zip(self._trained, self._gradients[number], strict=True)
         return compress(pairs, reached)
 
-    def _view(self, place: _Place) -> Tensor:
-        bytes_ = self._memory[place.offset : place.offset + place.like.nbytes].view(
-            place.like.dtype
-        )
-        return bytes_.as_strided(place.like.size(), _strides(place.like))
+    def _view(self, offset: int, like: Tensor) -> Tensor:
+        bytes_ = self._memory[offset : offset + like.nbytes].view(like.dtype)
+        return bytes_.as_strided(like.size(), _strides(like))
 
 
 def _placed(tensors: Iterable[Tensor], offset: int) -> tuple[list[_Place], int]:
     """Return a place for each tensor from an offset on, and where the last ends."""
     places = []
     for value in tensors:
-        places.append(_Place(offset, value))
+        places.append((offset, value))
         offset += aligned(value.nbytes)
     return places, offset
 

@@ -146,29 +146,28 @@ class DataParallel:
         """Do nothing: helpers have no links among them."""
 
 
+@dataclass(frozen=True, slots=True)
 class PartWork:
     """A helper's side: it leaves the gradient of each of its parts in its place."""
 
-    def __init__(
-        self, loaded: LoadedTask, network: nn.Module, shared: SharedNetwork, _: Mapping[str, Any]
-    ) -> None:
-        self._loaded = loaded
-        self._network = network
-        self._shared = shared
+    loaded: LoadedTask
+    network: nn.Module
+    shared: SharedNetwork
+    share: Mapping[str, Any]
 
     def do(self, job: HelperJob, randomness: numerics.Randomness) -> Answer:
         """Compute the gradients of a job's parts."""
         losses = []
         for part in job.parts:
             randomness.begin(job.step, part.number)
-            loss = add_gradient(self._loaded, self._network, part.part)
-            self._shared.put(part.place)
+            loss = add_gradient(self.loaded, self.network, part.part)
+            self.shared.put(part.place)
             losses.append((part.number, loss.tolist()))
         return Answer(job=job.number, losses=tuple(losses))
 
     def forget(self) -> None:
         """Drop what a part that failed has left in the network."""
-        self._network.zero_grad()
+        self.network.zero_grad()
 
 
 DATA = Arrangement(divided=DataParallel, helping=PartWork)

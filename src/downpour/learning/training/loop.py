@@ -106,7 +106,10 @@ class ShardTraining:
         wide = numerics.sum_type(spec.device)
         self._loss_sum = torch.zeros((), dtype=wide, device=spec.device)
         self._counted = torch.zeros_like(self._loss_sum)
-        self._steps_done = 0
+        self.steps_done = 0
+        """Optimizer steps so far."""
+        self.steps_total = self._part.steps
+        """Optimizer steps of the whole task: its part's batches, or `local_steps` if fewer."""
         self._ahead: ReadsAhead | None = None
         self._ahead_from = 0
         self._loaders = loaders
@@ -129,7 +132,7 @@ class ShardTraining:
         examples = self._loaded.examples("train")
         if isinstance(examples, ReadsAhead):
             self._ahead = examples
-            self._ahead_from = self._place_after(self._steps_done)
+            self._ahead_from = self._place_after(self.steps_done)
             stop = self._place_after(self._part.steps)
             examples.expect(self._order[self._ahead_from : stop], self._later())
 
@@ -167,19 +170,9 @@ class ShardTraining:
         return epoch_order.batch_order(self._spec, indices, data.labels, *about)
 
     @property
-    def steps_done(self) -> int:
-        """Optimizer steps so far."""
-        return self._steps_done
-
-    @property
-    def steps_total(self) -> int:
-        """Optimizer steps of the whole task: its part's batches, or `local_steps` if fewer."""
-        return self._part.steps
-
-    @property
     def samples(self) -> int:
         """Examples trained on so far."""
-        return self._place_after(self._steps_done) - self._place_after(0)
+        return self._place_after(self.steps_done) - self._place_after(0)
 
     @property
     def mean_loss(self) -> float:
@@ -189,7 +182,7 @@ class ShardTraining:
 
     def advance(self, max_steps: int, goes_on: Callable[[], bool] = lambda: True) -> None:
         """Train at most `max_steps` further steps, as long as `goes_on` says so after each."""
-        stop = min(self._steps_done + max_steps, self.steps_total)
+        stop = min(self.steps_done + max_steps, self.steps_total)
         try:
             if not self._gets_to(stop, goes_on):
                 self._gets_to(stop, goes_on)
@@ -202,7 +195,7 @@ class ShardTraining:
         settings = numerics.settings(self._spec, strict=self._loaded.repeats)
         try:
             with settings, self._randomness.active(), keeping:
-                while self._steps_done < stop:
+                while self.steps_done < stop:
                     self._set_to_train()
                     self._step()
                     if self._is_looked_at:
@@ -231,7 +224,7 @@ class ShardTraining:
     @property
     def _is_looked_at(self) -> bool:
         """Whether to read the loss now: on an accelerator that waits until all is computed."""
-        done = self._steps_done
+        done = self.steps_done
         return self._spec.device == CPU or done in {1, self.steps_total} or done % _LOOK_STEPS == 0
 
     def _check_loss(self) -> None:
@@ -239,25 +232,25 @@ class ShardTraining:
             raise NonFinite(f"the loss became NaN or infinite {self._where()}")
 
     def _step(self) -> None:
-        indices = self._batch(self._steps_done)
+        indices = self._batch(self.steps_done)
         step = single_step.TrainingStep(
             loaded=self._loaded,
             model=self._model,
             indices=indices,
-            number=self._steps_done,
+            number=self.steps_done,
             randomness=self._randomness,
             loaders=self._loaders,
             scaled=self._optimizers.scaled,
         )
         if self._loaders is not None:
-            self._loaders.reach(self._steps_done)
+            self._loaders.reach(self.steps_done)
         if self._ahead is not None:
-            self._ahead.reach(self._place_after(self._steps_done) - self._ahead_from)
+            self._ahead.reach(self._place_after(self.steps_done) - self._ahead_from)
         step.seed()
         position = Position(
             epoch=self._epoch,
             epochs=self._spec.meetings.epochs_in_all,
-            step=self._part.before + self._steps_done,
+            step=self._part.before + self.steps_done,
             steps=self._part.of_epoch,
         )
         self._optimizers.reach(self._model, position)
@@ -267,7 +260,7 @@ class ShardTraining:
             self._counted.add_(loss[1])
         else:
             self._loss_sum.add_(loss, alpha=len(indices))
-        self._steps_done += 1
+        self.steps_done += 1
 
     def _batch(self, step: int) -> Indices:
         start, stop = (self._place_after(step + more) for more in (0, 1))
@@ -314,7 +307,7 @@ class ShardTraining:
             "optimizer": self.optimizer_state(copy=copy),
             "progress": {
                 "task": self._identity(),
-                "steps_done": np.array([self._steps_done], dtype=np.int64),
+                "steps_done": np.array([self.steps_done], dtype=np.int64),
                 "loss_sum": np.array([self._loss_sum.item(), self._counted.item()], np.float64),
             },
         }
@@ -329,13 +322,13 @@ class ShardTraining:
             raise FileCorrupt("snapshot", "belongs to another task")
         parameters.load_parameters(self._model, _taken("model", arrays))
         self._optimizers.load(_taken("optimizer", arrays))
-        self._steps_done = int(progress["steps_done"][0])
+        self.steps_done = int(progress["steps_done"][0])
         for kept, number in zip((self._loss_sum, self._counted), progress["loss_sum"], strict=True):
             kept.fill_(float(number))
 
     def _where(self) -> str:
         rate = f"learning_rate = {self._spec.learning_rate:g}"
-        return f"by step {self._steps_done} of {self.steps_total}, with {rate}"
+        return f"by step {self.steps_done} of {self.steps_total}, with {rate}"
 
     def _identity(self) -> NDArray[np.int64]:
         task = self._task

@@ -64,7 +64,10 @@ class OptimizerState:
         found: Arrays = {}
         for place, held, parameter in self._by_parameter():
             for what, value in held.items():
-                if _lies_beside(value, what, parameter):
+                # Torch's plain optimizers count steps on the CPU, wherever the parameter is.
+                if isinstance(value, Tensor) and (
+                    value.device == parameter.device or what == "step"
+                ):
                     found[f"{place}/{what}"] = self._array(f"{place}/{what}", value, copy=copy)
                 else:
                     found |= self._lines(f"{place}/{what}", value)
@@ -280,12 +283,6 @@ def _with_wrapped(by_name: Mapping[str, Optimizer]) -> dict[str, Optimizer]:
                 found[f"{name}.{what}"] = value
                 waiting.append((f"{name}.{what}", value))
     return found
-
-
-def _lies_beside(value: Any, what: str, parameter: nn.Parameter) -> bool:
-    """Whether a value is a tensor that lies where the state of a parameter belongs."""
-    # Torch's plain optimizers count steps on the CPU, wherever the parameter is.
-    return isinstance(value, Tensor) and (value.device == parameter.device or what == "step")
 
 
 def _plain_array(value: Tensor, *, copy: bool = True) -> NDArray[Any]:

@@ -274,12 +274,11 @@ class Optimizers:
             group["lr"] = float(group["lr"])
         self._rates = [group["lr"] for group in self._groups]
         self._state = OptimizerState(self.by_name, model, loaded)
-        self._scaler: torch.amp.GradScaler | None = None
-        if loaded.spec.precision == "float16":
-            if loaded.has_own_step:
-                accepted = "needs a task without its own step(), which would have to scale the loss"
-                raise SpecError("precision", "float16", accepted)
-            self._scaler = torch.amp.GradScaler(Device.of(loaded.spec.device).kind)
+        is_half = loaded.spec.precision == "float16"
+        if is_half and loaded.has_own_step:
+            accepted = "needs a task without its own step(), which would have to scale the loss"
+            raise SpecError("precision", "float16", accepted)
+        self._scaler = torch.amp.GradScaler(Device.of(loaded.spec.device).kind, enabled=is_half)
         self._apply(1.0)
 
     def reach(self, model: nn.Module, position: Position) -> None:
@@ -328,28 +327,22 @@ class Optimizers:
 
     def scaled(self, loss: Tensor) -> Tensor:
         """Return a loss times the scale of float16, or as it is in other precisions."""
-        return loss if self._scaler is None else self._scaler.scale(loss)
+        return self._scaler.scale(loss)
 
     def unscale(self) -> None:
         """Divide gradients by the scale of their loss."""
-        if self._scaler is not None:
-            for one in self.by_name.values():
-                self._scaler.unscale_(one)
+        for one in self.by_name.values():
+            self._scaler.unscale_(one)
 
     def step(self) -> None:
         """Let every optimizer take its step, unless gradients of float16 have overflowed."""
         for one in self.by_name.values():
             try:
-                if self._scaler is None:
-                    one.step()
-                else:
-                    self._scaler.step(one)
+                self._scaler.step(one)
             except (RuntimeError, NotImplementedError) as error:
                 self._check_sparse(error)
                 raise
-
-        if self._scaler is not None:
-            self._scaler.update()
+        self._scaler.update()
 
     def _check_sparse(self, error: Exception) -> None:
         """Refuse sparse gradients if they are why a step has failed."""
@@ -366,15 +359,14 @@ class Optimizers:
     def arrays(self, *, copy: bool = True) -> Arrays:
         """Return the state, see `OptimizerState.arrays`, and that of float16's scale."""
         arrays = self._state.arrays(copy=copy)
-        if self._scaler is not None:
-            state = self._scaler.state_dict()
+        if state := self._scaler.state_dict():  # only of float16
             arrays[_SCALER] = np.array([state["scale"], state["_growth_tracker"]], np.float64)
         return arrays
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Replace the state by a result of `arrays`."""
         self._apply(1.0)
-        if self._scaler is not None and _SCALER in arrays:
+        if self._scaler.is_enabled() and _SCALER in arrays:
             scale, tracker = arrays[_SCALER].tolist()
             state = {**self._scaler.state_dict(), "scale": scale, "_growth_tracker": int(tracker)}
             self._scaler.load_state_dict(state)

@@ -31,7 +31,7 @@ def parameters_of(model: nn.Module, *, copy: bool = True) -> Arrays:
     Without `copy` they are the network's own memory where its layout allows, and change with it:
     enough for a caller that writes them to a file at once.
     """
-    return {name: array_of(value, copy=copy) for name, value in _travelling(model).items()}
+    return {name: array_of(value, copy=copy) for name, value in _state(model).items()}
 
 
 def buffers_of(model: nn.Module) -> list[str]:
@@ -42,7 +42,7 @@ def buffers_of(model: nn.Module) -> list[str]:
 
 def frozen_of(model: nn.Module) -> Arrays:
     """Return copies of the parameters that need no gradient, by their names in the state_dict."""
-    return {name: array_of(value) for name, value in _frozen(model).items()}
+    return {name: array_of(value) for name, value in _state(model, frozen=True).items()}
 
 
 def ties_of(model: nn.Module) -> dict[str, str]:
@@ -58,30 +58,24 @@ def _ties(state: Mapping[str, Tensor]) -> dict[str, str]:
 
 def load_frozen(model: nn.Module, arrays: Tensors) -> None:
     """Copy arrays into the parameters that are not trained."""
-    _load(_frozen(model), arrays)
+    _load(_state(model, frozen=True), arrays)
 
 
 def load_parameters(model: nn.Module, arrays: Tensors) -> None:
     """Copy what `parameters_of` returned into a network, which is not rebuilt."""
-    _load(_travelling(model), arrays)
+    _load(_state(model), arrays)
 
 
-def _travelling(model: nn.Module) -> dict[str, Tensor]:
-    return {name: value for name, value in _state(model).items() if not _is_frozen(value)}
-
-
-def _frozen(model: nn.Module) -> dict[str, Tensor]:
-    return {name: value for name, value in _state(model).items() if _is_frozen(value)}
-
-
-def _state(model: nn.Module) -> dict[str, Tensor]:
+def _state(model: nn.Module, *, frozen: bool = False) -> dict[str, Tensor]:
+    """Return the tensors that training may change, or those that never do, without other names."""
     state = model.state_dict(keep_vars=True)
     ties = _ties(state)
-    return {name: value for name, value in state.items() if name not in ties}
-
-
-def _is_frozen(value: Tensor) -> bool:
-    return isinstance(value, nn.Parameter) and not value.requires_grad
+    return {
+        name: value
+        for name, value in state.items()
+        if name not in ties
+        and (isinstance(value, nn.Parameter) and not value.requires_grad) == frozen
+    }
 
 
 def _load(state: Mapping[str, Tensor], arrays: Tensors) -> None:
@@ -117,7 +111,7 @@ def moved_constant(arrays: Tensors, constants: Tensors) -> str | None:
 
 def infinite_constants(model: nn.Module) -> Arrays:
     """Return copies of untrained tensors that hold infinities or NaN, such as causal masks."""
-    state = _state(model).items()
+    state = {**_state(model), **_state(model, frozen=True)}.items()
     untrained = {n: v for n, v in state if not (isinstance(v, nn.Parameter) and v.requires_grad)}
     odd = (n for n, value in untrained.items() if not is_finite(array_of(value, copy=False)))
     return {name: array_of(untrained[name]) for name in odd}
