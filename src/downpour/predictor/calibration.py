@@ -295,7 +295,7 @@ class Recalibrated:
 
 def above_elapsed(quantiles: Array, tasks: Array) -> Array:
     """Raise quantiles to the time of the latest report: no task ends before its report."""
-    elapsed = np.where(tasks[:, f.SHARE] > 0, tasks[:, f.SECONDS], 0.0)
+    _, elapsed = f.progress_of(tasks)
     least = np.where(elapsed > 0, np.log(np.maximum(elapsed, 1e-300)), -np.inf)
     return np.maximum(quantiles, least[:, None])
 
@@ -371,10 +371,9 @@ class Selector:
 
     def __init__(self, members: Mapping[str, Model]) -> None:
         """Choose among `members`, favoring the first at the beginning."""
-        self._members = dict(members)
-        self._names = list(members)
+        self._names, self._members = list(members), list(members.values())
         self._chosen = [0] * STAGES
-        self._set_aside: set[int] = set()
+        self._usable = list(range(len(members)))
         self._weights = np.zeros((STAGES, len(members)))
         self._losses = np.zeros((STAGES, len(members)))
         self._pending = PendingForecasts()
@@ -387,11 +386,9 @@ class Selector:
         """Return the quantiles of the chosen member, row by row."""
         # NaN marks a member that did not answer: its loss will be NaN too, and `_judge` drops it.
         answers = np.full((len(self._names), len(workers), len(f.LEVELS)), np.nan)
-        for place, member in enumerate(self._members.values()):
-            if place in self._set_aside:
-                continue
+        for place in self._usable:
             try:
-                answers[place] = _sound(member.predict(workers, tasks))
+                answers[place] = _sound(self._members[place].predict(workers, tasks))
             except Exception as error:  # noqa: BLE001 - the others go on
                 self._put_aside(place, error)
         stage = stages(tasks)
@@ -406,11 +403,9 @@ class Selector:
             loss = np.maximum(_LEVELS * errors, (_LEVELS - 1) * errors).mean(axis=2)
             for stage in set(at.tolist()):
                 self._judge(stage, loss[at == stage])
-        for place, member in enumerate(self._members.values()):
-            if place in self._set_aside:
-                continue
+        for place in self._usable:
             try:
-                member.learn(workers, tasks, seconds)
+                self._members[place].learn(workers, tasks, seconds)
             except Exception as error:  # noqa: BLE001
                 self._put_aside(place, error)
         self._choose()
@@ -429,25 +424,23 @@ class Selector:
     def _choose(self) -> None:
         for stage in range(STAGES):
             weight = self._weights[stage]
-            usable = [p for p in range(len(self._names)) if p not in self._set_aside]
             if weight.max() == 0:
-                self._chosen[stage] = usable[0]
+                self._chosen[stage] = self._usable[0]
                 continue
             mean = self._losses[stage] / np.maximum(weight, 1e-9)
             favor = np.ones(len(mean))
             favor[0] -= (1 - _FAVOR) * _FAVOR_OUTCOMES / (_FAVOR_OUTCOMES + weight[0])
-            judged = {p: mean[p] * favor[p] for p in usable if weight[p] > 0}
+            judged = {p: mean[p] * favor[p] for p in self._usable if weight[p] > 0}
             best = min(judged, key=lambda p: judged[p])
             now = self._chosen[stage]
             if now not in judged or judged[best] < _CLEARLY * judged[now]:
                 self._chosen[stage] = best
 
     def _put_aside(self, place: int, error: Exception) -> None:
-        if len(self._set_aside) + 1 == len(self._names):
+        if self._usable == [place]:
             raise error
-        self._set_aside.add(place)
-        usable = [p for p in range(len(self._names)) if p not in self._set_aside]
-        self._chosen = [usable[0] if c == place else c for c in self._chosen]
+        self._usable = [p for p in self._usable if p != place]  # the loop goes on over the old list
+        self._chosen = [self._usable[0] if c == place else c for c in self._chosen]
         _log.warning("setting aside predictor %s: %s", self._names[place], error)
 
 

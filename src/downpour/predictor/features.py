@@ -109,6 +109,12 @@ def task_rows(tasks: Sequence[Features]) -> Array:
     return rows
 
 
+def progress_of(tasks: Array) -> tuple[Array, Array]:
+    """Return the share done and the seconds until then (rows,); zeros before any report."""
+    reported = tasks[:, SHARE] > 0
+    return np.where(reported, tasks[:, SHARE], 0.0), np.where(reported, tasks[:, SECONDS], 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """Where to read each feature in a list of values, whose last element is NaN.

@@ -88,18 +88,14 @@ def for_a_stranger(times: Array) -> Array:
 
 def total_from_rest(rest: Array, tasks: Array) -> Array:
     """Return the log of tasks' seconds from that of their rest, scaled to a whole task."""
-    reported = tasks[:, f.SHARE] > 0
-    share = np.where(reported, tasks[:, f.SHARE], 0.0)
-    elapsed = np.where(reported, tasks[:, f.SECONDS], 0.0)
+    share, elapsed = f.progress_of(tasks)
     total: Array = np.log(elapsed[:, None] + (1 - share)[:, None] * np.exp(rest))
     return total
 
 
 def rest_from_total(tasks: Array, seconds: Array) -> Array:
     """Return the log seconds of tasks' rest, scaled to a whole task: inverts `total_from_rest`."""
-    reported = tasks[:, f.SHARE] > 0
-    share = np.where(reported, tasks[:, f.SHARE], 0.0)
-    elapsed = np.where(reported, tasks[:, f.SECONDS], 0.0)
+    share, elapsed = f.progress_of(tasks)
     # If a result came right after its report, the rest is 0, which has no logarithm.
     rest: Array = np.log(np.maximum(seconds - elapsed, 1e-3 * seconds) / (1 - share))
     return rest

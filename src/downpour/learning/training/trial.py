@@ -26,7 +26,7 @@ from downpour.learning.accelerators import is_plain
 from downpour.learning.blame import users_errors
 from downpour.learning.tasks.batches import Indices
 from downpour.learning.tasks.loaded import LoadedTask
-from downpour.learning.tasks.own import overrides, theirs, told
+from downpour.learning.tasks.own import overrides, theirs
 from downpour.learning.training import epoch_order, evaluation, loop, repeating, step
 from downpour.learning.training.parameters import Arrays, load_parameters, parameters_of
 
@@ -286,7 +286,8 @@ class _Trial:
         training = loop.ShardTraining(self._loaded, network, task)
         where = f"on a batch of {len(self._rest)}, with which a shard ends"
         try:
-            self._advance(training, where)
+            with theirs(self._spec, f"cannot be trained {where}"):
+                training.advance(1)
         except errors.NonFinite:
             raise self._infinite(where) from None
         return repeating.state_of(training)
@@ -295,7 +296,8 @@ class _Trial:
         """Take the next step of the first task, if it has one; it must stay finite."""
         is_first = training.steps_done == 0
         try:
-            self._advance(training, f"in step {training.steps_done + 1}")
+            with theirs(self._spec, f"cannot be trained in step {training.steps_done + 1}"):
+                training.advance(1)
             training.parameters(copy=False)
         except errors.NonFinite as error:
             if is_first and not math.isfinite(training.mean_loss):
@@ -308,15 +310,6 @@ class _Trial:
     def _infinite(self, where: str) -> errors.SpecError:
         method = "step" if self._loaded.has_own_step else "loss"
         return self._loaded.mistake(method, f"its loss is NaN or infinite {where}")
-
-    def _advance(self, training: loop.ShardTraining, where: str) -> None:
-        try:
-            training.advance(1)
-        except (errors.DownpourError, MemoryError):
-            raise
-        except users_errors() as error:
-            accepted = told(error, f"cannot be trained {where}")
-            raise errors.SpecError(*self._spec.trained_code, accepted) from error
 
 
 _TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.1}
