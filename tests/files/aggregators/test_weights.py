@@ -30,12 +30,6 @@ def test_shares_sum_to_one(amounts: list[float]) -> None:
     assert all(0 <= share <= 1 for share in found)
 
 
-def test_shares_are_proportional() -> None:
-    """Twice the amount is twice the share; if all are zero, no contribution is preferred."""
-    assert shares([1, 2, 5]) == (0.125, 0.25, 0.625)
-    assert shares([0.0, 0.0]) == (0.5, 0.5)
-
-
 @pytest.mark.parametrize(
     ("rule", "facts", "weights"),
     [

@@ -147,13 +147,6 @@ def test_integers_that_are_amounts_are_normalized_when_said_so(tmp_path: Path) -
     assert np.array_equal(whole.train.x, floats.train.x)
 
 
-def test_objects_are_never_unpickled(tmp_path: Path) -> None:
-    """An array that needs pickle is refused, not opened."""
-    objects = np.array([{}, {}], dtype=object)
-    with pytest.raises(SpecError, match="allow_pickle=False"):
-        prepared(tmp_path, x=objects, y=np.zeros(2))
-
-
 def with_member(folder: Path, content: bytes, compression: int = zipfile.ZIP_STORED) -> Spec:
     """Write a file whose member x has this content; returns a spec that names it."""
     path = folder / "set.npz"
@@ -329,13 +322,6 @@ def test_images_with_channels_first_are_turned(rng_images: NDArray[np.uint8]) ->
 def rng_images() -> NDArray[np.uint8]:
     """Six color images of 9 x 11."""
     return np.random.default_rng(1).integers(0, 256, (6, 9, 11, 3), dtype=np.uint8)
-
-
-def test_image_statistics_are_those_of_the_channels(rng_images: NDArray[np.uint8]) -> None:
-    """Mean and standard deviation agree with numpy's own."""
-    found = decode(rng_images, np.arange(6))
-    assert found.mean == pytest.approx(rng_images.mean(axis=(0, 1, 2)).tolist())
-    assert found.std == pytest.approx(rng_images.std(axis=(0, 1, 2)).tolist())
 
 
 @pytest.mark.parametrize("block", [1, 250, 1000])

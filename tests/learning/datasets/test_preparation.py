@@ -130,14 +130,6 @@ def test_an_intact_folder_needs_no_source(tmp_path: Path) -> None:
     assert nowhere.looks == 0
 
 
-def test_a_changed_source_does_not_change_what_an_experiment_began_with(tmp_path: Path) -> None:
-    """It goes on with the examples of its first rounds; the next experiment has the new ones."""
-    key = made(tmp_path)
-    changed = Counted("two", level=1.0)
-    assert made(tmp_path, changed, key) == key
-    assert made(tmp_path, changed) != key
-
-
 def test_a_folder_that_is_gone_is_made_again_from_the_same_source(tmp_path: Path) -> None:
     """From its source, which must come to the same examples."""
     key = made(tmp_path)

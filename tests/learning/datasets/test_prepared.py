@@ -242,12 +242,6 @@ def test_an_order_is_pinned() -> None:
     assert random_order(8, 1, 2, 3).tolist() == [1, 3, 7, 5, 2, 0, 4, 6]
 
 
-@given(st.integers(0, 200), st.integers(0, 2**63 - 1))
-def test_an_order_is_a_permutation(count: int, seed: int) -> None:
-    """Every position appears once."""
-    assert np.array_equal(np.sort(random_order(count, seed)), np.arange(count))
-
-
 @pytest.mark.slow
 def test_the_beginning_of_an_order_takes_no_memory_for_the_rest() -> None:
     """It is that of the whole order, and found among millions in a few megabytes."""

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from downpour.base.errors import OtherCode, SpecError, UnfitWorker
 from downpour.core.spec import ResolvedSpec
@@ -277,16 +275,3 @@ def test_a_machine_without_a_folder_of_its_own_uses_a_temporary_one(
     assert folder is not None
     assert folder.parent.parent == tmp_path
     assert folder.parent.stat().st_mode & 0o777 == 0o700
-
-
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(texts=st.lists(st.text("ab=1 \n\r\té", max_size=20), min_size=1, max_size=4))
-def test_any_text_arrives_to_the_byte(shipment: Shipment, texts: list[str]) -> None:
-    """As comments, so that they can be imported; a carriage return would end one."""
-    lines = [text.replace("\n", " ").replace("\r", " ") for text in texts]
-    files = {**PROJECT, "shipped_lab/layers.py": "".join(f"#{x}\r\n" for x in lines).encode()}
-    files["shipped_lab/layers.py"] += b"WIDTH = 3"
-    assert run(*shipment.of(files)) == (3, 1)
-    folder = folder_in_use()
-    assert folder is not None
-    assert {name: (folder / name).read_bytes() for name in files} == files

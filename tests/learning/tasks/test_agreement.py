@@ -162,14 +162,6 @@ def test_an_experiment_that_is_resumed_refuses_other_examples(
             check_same_data(resumed, tmp_path, other)
 
 
-def test_batches_are_collated_in_their_order(tmp_path: Path) -> None:
-    """By torch's default, from single examples."""
-    task = loaded(tmp_path, "Plane")
-    x, y = task.batch("train", np.array([5, 2]))
-    assert x.shape == (2, 3)
-    assert np.array_equal(y[0].numpy(), task.examples("train")[5][1])
-
-
 def test_the_memory_of_very_many_examples_is_remarked() -> None:
     """Their indices alone are gigabytes; the line names the field that helps."""
     facts = DatasetFacts(

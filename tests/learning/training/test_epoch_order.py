@@ -57,13 +57,6 @@ def test_a_balanced_batch_holds_each_class_by_its_share_of_what_is_left(
         assert np.all(np.abs(np.bincount(batch, minlength=7) - shares) < 1)
 
 
-def test_equal_classes_are_equal_in_every_batch() -> None:
-    """Ten classes of equal size and batches of twenty: two of each."""
-    labels = np.arange(200) % 10
-    order = batch_order(spec_of("balanced", 20), np.arange(200), labels, 0, 0)
-    assert np.all(np.sort(labels[order].reshape(10, 20), axis=1) == np.arange(20) // 2)
-
-
 @pytest.mark.parametrize("batches", ["shuffled", "balanced"])
 def test_the_order_follows_from_seed_epoch_and_shard(batches: str) -> None:
     """Equal ones give equal orders; a change in any gives another."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -237,14 +236,6 @@ def test_a_snapshot_of_another_task_is_refused(dataset: PreparedDataset) -> None
             training.restore(wrong.snapshot())
     with pytest.raises(FileCorrupt):
         training.restore({})
-
-
-def test_arrays_survive_a_file(dataset: PreparedDataset, tmp_path: Path) -> None:
-    """Everything handed out is contiguous and of types that safetensors holds."""
-    training = finished(started(dataset, {"optimizer": "adamw"}))
-    for arrays in (training.parameters(), training.optimizer_state(), training.snapshot()):
-        safetensors.numpy.save_file(arrays, tmp_path / "file")
-        assert same_bytes(safetensors.numpy.load_file(tmp_path / "file"), arrays)
 
 
 def test_a_last_batch_of_one_trains_with_batch_norm(dataset: PreparedDataset) -> None:

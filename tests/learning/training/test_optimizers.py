@@ -68,18 +68,6 @@ def test_they_are_the_optimizers_of_their_names(
     assert torch.allclose(ours.weight, theirs.weight, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_frozen_parameter_has_no_state_and_stays(name: str) -> None:
-    """Only trainable parameters are named in the arrays."""
-    model = nn.Linear(3, 2)
-    model.bias.requires_grad = False
-    before = model.bias.clone()
-    optimizer = optimizers_of(model, Spec.make({"optimizer": name, "momentum": 0.9}))
-    one_step(model, optimizer)
-    assert {key.split("/")[0] for key in optimizer.arrays()} == {"weight"}
-    assert torch.equal(model.bias, before)
-
-
 def test_without_momentum_there_is_no_state() -> None:
     """Plain gradient descent remembers nothing, so no file is needed."""
     model = nn.Linear(3, 2)

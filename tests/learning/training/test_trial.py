@@ -227,21 +227,6 @@ def test_the_smallest_last_batch_is_tried(dataset: PreparedDataset) -> None:
     trial(dataset, Normal, [np.arange(32), np.arange(33, 66)])
 
 
-def test_a_loss_that_is_nan_from_the_beginning_is_no_matter_of_the_learning_rate(
-    dataset: PreparedDataset,
-) -> None:
-    """The first loss is that of the network as it was built."""
-
-    def broken() -> nn.Module:
-        network = Plain()
-        nn.init.constant_(network.dense.bias, torch.nan)
-        return network
-
-    with pytest.raises(SpecError, match="its loss is NaN or infinite on the first batch") as told:
-        trial(dataset, broken)
-    assert told.value.field == "model"
-
-
 def test_nothing_is_tried_where_nothing_is_trained(dataset: PreparedDataset) -> None:
     """No shard has examples."""
     trial(dataset, Failing, [np.arange(0)])
