@@ -67,7 +67,7 @@ def load_parameters(model: nn.Module, arrays: Tensors) -> None:
 
 
 def _state(model: nn.Module, *, frozen: bool = False) -> dict[str, Tensor]:
-    """Return the tensors that training may change, or those that never do, without other names."""
+    """Return the tensors that training may change, or the frozen ones, without second names."""
     state = model.state_dict(keep_vars=True)
     ties = _ties(state)
     return {
