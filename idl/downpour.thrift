@@ -116,6 +116,12 @@ struct Update {
   10: i32 shortages = 0
   /** The checksum of the trial's steps in the worker's process; empty if it did not repeat them. */
   11: string trial = ""
+  /**
+   * The mean losses of at most 32 stretches of its steps, in order, and the learning rate of the last
+   * step of each. The k-th of n stretches ends after k / n of the steps, rounded up.
+   */
+  12: list<double> step_losses = []
+  13: list<double> step_rates = []
 }
 
 enum FailureKind {

@@ -42,6 +42,7 @@ from downpour.core.stragglers.base import (
 from downpour.files.aggregators import Aggregator, Combine, Contribution, Statistic, Weights
 from downpour.files.compression import STRIDE, Bytes, Codec, Numbers
 from downpour.record import RoundResult
+from downpour.record.rows import StepPoint
 from downpour.record.timeline import Stragglers
 from downpour.show.loggers import LoggedRun, Logger
 
@@ -81,6 +82,7 @@ __all__ = [
     "SplitRequest",
     "Splitter",
     "Statistic",
+    "StepPoint",
     "Stragglers",
     "UpdateTimes",
     "Waiting",

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -29,9 +30,14 @@ GESTURES = str(Path(__file__).parents[1] / "recorded" / "gestures")
 
 def accuracies(folder: Path) -> list[float]:
     """Read a run's accuracies back, by epoch."""
+    return [event.value for event in scalars(folder, "accuracy/test")]
+
+
+def scalars(folder: Path, tag: str) -> list[Any]:
+    """Read the events of a tag back."""
     found = EventAccumulator(str(folder))
     found.Reload()
-    return [event.value for event in found.Scalars("accuracy/test")]
+    return list(found.Scalars(tag))
 
 
 @pytest.mark.parametrize(
@@ -105,6 +111,12 @@ def test_a_run_and_its_results_give_the_same(downpour: Downpour, tmp_path: Path)
     result = json.loads(ran.out)
     found = accuracies(tmp_path / "live" / result["experiment"])
     assert found == pytest.approx([epoch["accuracy"] for epoch in result["epochs"]])
+    steps = scalars(tmp_path / "live" / result["experiment"], "step/loss")
+    trained = sum(task["steps"] for task in result["tasks"] if task["shard"] == 0)
+    assert [point.step for point in steps] == [*range(1, trained + 1)]
+    for number, epoch in enumerate(result["epochs"]):
+        losses = [point.value for point in steps[number * trained // 2 :][: trained // 2]]
+        assert fmean(losses) == pytest.approx(epoch["train_loss"], rel=0.05)
     later = "results", result["experiment"], "--json", *shared, "--tensorboard"
     assert json.loads(downpour(*later, tmp_path / "later").out) == result
     live, again = (

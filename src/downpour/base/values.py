@@ -115,6 +115,10 @@ class Update:
     an update. It then continued with fewer processes, or retried an accelerator's step."""
     trial: ChecksumOrNothing = ""
     """The checksum of the trial's steps in this process; empty if it did not repeat them."""
+    step_losses: tuple[AnyNumber, ...] = ()
+    """The mean losses of stretches of its steps: the k-th of n ends after k / n, rounded up."""
+    step_rates: tuple[AnyNumber, ...] = ()
+    """The learning rate of the last step of each stretch."""
 
     @property
     def checksums(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Self, cast
 
@@ -32,7 +33,7 @@ from downpour.record import record_lines as told
 from downpour.record.record import parse_lines
 from downpour.record.result import result_of
 from downpour.record.result_parts import RoundResult
-from downpour.record.rows import Rows, epoch_until
+from downpour.record.rows import Rows, StepCurve, epoch_until
 from downpour.record.tables import Tables
 from downpour.show.event_files import EventFiles
 from downpour.show.loggers import LoggedRun, Logger, logger_of
@@ -100,7 +101,7 @@ class Follower:
 OnRound = Callable[[RoundResult], object]
 """Takes an evaluated epoch."""
 
-Call = Callable[[Logger], None]
+Call = Callable[[], object]
 
 _CLOSE_SECONDS = 30.0
 """Loggers upload or sync at their end, which takes longer than a callback should take."""
@@ -121,8 +122,11 @@ class LoggerTaker:
     def __init__(self, name: str, logger: Logger, resumes: Sequence[str] = ()) -> None:
         self.does = f"calls of {name} are made"
         self._resumes = tuple(resumes)
-        self._thread = Background[Call](name, lambda call: call(logger))
+        self._logger = logger
+        self._thread = Background[Call](name, lambda call: call())
         self._tables = Tables()
+        self._curve = StepCurve(self._tables)
+        self._log_steps = getattr(logger, "log_steps", None)
         self._logged: set[int] = set()
 
     def take(self, record: Sequence[told.Dated]) -> None:
@@ -132,6 +136,8 @@ class LoggerTaker:
             self._tables.take(*dated)
             if isinstance(line, told.SubmittedLine):
                 self._begin(line)
+            if self._log_steps is not None and (points := [*self._curve.points()]):
+                self._thread.take(partial(self._log_steps, points))
             if isinstance(line, told.AggregatedLine | told.EvaluatedLine):
                 for number in sorted(self._tables.evaluated.keys() - self._logged):
                     self._log(number)
@@ -154,7 +160,7 @@ class LoggerTaker:
             rounds_before=meetings.before,
             epochs_before=meetings.epochs_before,
         )
-        self._thread.take(lambda logger: logger.begin(run))
+        self._thread.take(partial(self._logger.begin, run))
 
     def _log(self, number: int) -> None:
         """Log the epoch that ends with a round; the round's number counts on from earlier runs."""
@@ -163,11 +169,11 @@ class LoggerTaker:
             self._logged.add(number)
             epoch = epoch_until(self._tables, number)
             epoch = replace(epoch, round=self._tables.meetings.before + epoch.round)
-            self._thread.take(lambda logger: logger.log(epoch))
+            self._thread.take(partial(self._logger.log, epoch))
 
     def _end(self) -> None:
         result = result_of(Rows(self._tables).finished())
-        self._thread.take(lambda logger: logger.end(result))
+        self._thread.take(partial(self._logger.end, result))
 
 
 OnEvent = Callable[[ExperimentEvent], object]

@@ -233,7 +233,8 @@ class UpdatedLine(AttemptLine, frozen=True, kw_only=True):
     processes that computed the last step. `shortages` counts the steps of the experiment so far
     that lacked memory, on the host or an accelerator. `trial` is the checksum of the trial's steps
     in the worker's process, if it repeated them. An audit compared it with equal updates of the
-    workers in `confirmed_by`.
+    workers in `confirmed_by`. `step_losses` are the mean losses of stretches of the steps, and
+    `step_rates` the learning rates at their ends. The k-th of n ends after k / n, rounded up.
     """
 
     samples: Count
@@ -249,6 +250,8 @@ class UpdatedLine(AttemptLine, frozen=True, kw_only=True):
     shortages: Count = 0
     trial: str = ""
     confirmed_by: tuple[str, ...] = ()
+    step_losses: tuple[float, ...] = ()
+    step_rates: tuple[float, ...] = ()
 
 
 class Sample(NamedTuple):

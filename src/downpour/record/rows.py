@@ -5,11 +5,12 @@ once the round is over.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple, Self, cast, get_args
 
 import msgspec
@@ -231,6 +232,42 @@ def _summed(rows: Sequence[_RoundRow]) -> _RoundRow:
         aggregate_seconds=sum(row.aggregate_seconds for row in rows),
         bytes=sum(row.bytes for row in rows),
     )
+
+
+class StepPoint(NamedTuple):
+    """Numbers by name after a stretch of steps; `step` counts those of the whole training."""
+
+    step: int
+    scalars: dict[str, float]
+
+
+class StepCurve:
+    """Turns the updates of a record's rounds into points, as the rounds close.
+
+    A point is a mean over the shards. A round has as many steps as its longest task, and a shorter
+    one counts at the same share of its steps. Before a resumed experiment, we assume its own steps.
+    """
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._round = self._step = 0
+
+    def points(self) -> Iterator[StepPoint]:
+        """Yield the points of the rounds that have closed since the last call."""
+        while (of_round := self._tables.rounds.get(self._round)) and of_round.closed is not None:
+            updates = self._tables.updates(self._round)
+            steps = max((update.steps for update in updates), default=0)
+            if self._round == 0:
+                self._step = self._tables.meetings.before * steps
+            told = [one for one in updates if one.samples and one.step_losses]
+            curves = [[*zip(one.step_losses, one.step_rates, strict=False)] for one in told]
+            count = max(map(len, curves), default=0)
+            for place in range(count):
+                found = zip(*[curve[place * len(curve) // count] for curve in curves], strict=True)
+                means = (fmean(each, [one.samples for one in told]) for each in found)
+                scalars = dict(zip(("step/loss", "step/learning_rate"), means, strict=True))
+                yield StepPoint(self._step - (-steps * (place + 1) // count), scalars)
+            self._round, self._step = self._round + 1, self._step + steps
 
 
 def failures_of(tables: Tables) -> tuple[FailureResult, ...]:

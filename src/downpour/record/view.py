@@ -23,7 +23,7 @@ from downpour.files.aggregators.passes import ORDER
 from downpour.record import record_lines as told
 from downpour.record.record_lines import Dated
 
-_MEASURED = "loss", "metrics", "class_accuracy"
+_MEASURED = "loss", "metrics", "class_accuracy", "step_losses", "step_rates"
 """Fields with numbers that may be NaN or infinite; both are null in JSON, which has neither."""
 LACKS_FIELD = "Object missing required field"
 """How an error begins if an older build left out a field; the words are those of `msgspec`."""

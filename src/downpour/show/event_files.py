@@ -1,10 +1,10 @@
 """Writes TensorBoard's event files from a record, at once or while the experiment runs.
 
 You give TensorBoard a folder of runs. Each run has its own folder in it, named after the experiment
-or its place in a grid. Steps are rounds, counted from 1. The experiment's identifier holds the time
-of its submission, from which we compute times of day. A record is all that we need, so every
-command and call writes event files through this module. The `tensorboard` package defines the
-file's layout and messages.
+or its place in a grid. Steps are rounds, counted from 1, and training steps for the tags `step/…`.
+The experiment's identifier holds the time of its submission, from which we compute times of day. A
+record is all that we need, so every command and call writes event files through this module. The
+`tensorboard` package defines the file's layout and messages.
 """
 
 import logging
@@ -25,7 +25,7 @@ from downpour.files.store.publish import explain
 from downpour.record import record_lines as told
 from downpour.record.record import read_record
 from downpour.record.result import result_of
-from downpour.record.rows import Rows
+from downpour.record.rows import Rows, StepCurve
 from downpour.record.stored_experiments import submission_seconds
 from downpour.record.tables import Tables
 
@@ -55,6 +55,7 @@ class EventFiles:
         self._name = name
         self._file: _EventFile | None = None
         self._tables = Tables()
+        self._curve = StepCurve(self._tables)
         self._used: defaultdict[int, list[told.ResourcesUsedLine]] = defaultdict(list)
         with self._writing():
             folder.mkdir(parents=True, exist_ok=True)
@@ -97,6 +98,8 @@ class EventFiles:
                 scalars = _of_round(fact, self._tables.updates(fact.round))
                 used = _of_resources(self._used.pop(fact.round, []))
                 self._file.add_scalars(at_seconds, fact.round + 1, {**scalars, **used})
+                for point in self._curve.points():
+                    self._file.add(at_seconds, *point)
             case told.EvaluatedLine():
                 self._file.add_scalars(at_seconds, fact.round + 1, _of_evaluation(fact))
 
@@ -171,17 +174,18 @@ class _EventFile:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def add_scalars(self, at_seconds: float, step: int, scalars: Scalars) -> None:
-        """Write numbers by their tags, leaving out missing measurements.
+    def add_scalars(self, at_seconds: float, rounds: int, scalars: Scalars) -> None:
+        """Write numbers at a count of this experiment's rounds."""
+        self.add(at_seconds, self._rounds_before + rounds, scalars)
 
-        `step` counts this experiment's rounds; TensorBoard gets the rounds of the whole training.
-        """
+    def add(self, at_seconds: float, step: int, scalars: Scalars) -> None:
+        """Write numbers by their tags, leaving out missing measurements."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         measured = {t: v for t, v in scalars.items() if v is not None and math.isfinite(v)}
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in measured.items()]
         if values:
-            self._write(at_seconds, step=self._rounds_before + step, summary=Summary(value=values))
+            self._write(at_seconds, step=step, summary=Summary(value=values))
 
     def flush(self) -> None:
         """Let TensorBoard see everything written so far."""

@@ -1,11 +1,12 @@
-"""Loggers: other places, besides our records, in which users store their experiments' epochs."""
+"""Loggers: other places, besides our records, in which users store their experiments' numbers."""
 
 import csv
 import io
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ from downpour.files.store.publish import explain
 from downpour.host.paths import path_of
 from downpour.record.result import Result
 from downpour.record.result_parts import RoundResult
+from downpour.record.rows import StepPoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,8 @@ class Logger(Protocol):
     """Stores one experiment's epochs; one thread calls its methods one after the other.
 
     A method may raise anything: Downpour logs the error once, and training continues. A slow method
-    delays only the calls after it.
+    delays only the calls after it. A logger may also have `log_steps(points)`. Downpour calls that
+    once a round has become a model, with the training loss per step in a list of `StepPoint`.
     """
 
     def begin(self, run: LoggedRun) -> None:
@@ -249,23 +252,33 @@ class MlflowRun:
             self._id = made.info.run_id
             for name, value in run.spec.items():
                 self._client.log_param(self._id, name, str(value)[:_VALUE_LETTERS_MAX])
-        points = self._client.get_metric_history(self._id, "seconds/train")
-        self._last_epoch = max((point.step for point in points), default=0)
+        self._last_epoch, self._last_step = map(self._last_of, ("seconds/train", "step/loss"))
 
     def log(self, epoch: RoundResult) -> None:
         """Log the metrics of an epoch at its number, unless the run already has that epoch."""
         if epoch.epoch > self._last_epoch:
-            self._log(scalars_of(self._run, epoch), epoch.epoch)
+            self._log([StepPoint(epoch.epoch, scalars_of(self._run, epoch))])
+
+    def log_steps(self, points: Sequence[StepPoint]) -> None:
+        """Log the points that the run does not have."""
+        self._log([point for point in points if point.step > self._last_step])
 
     def end(self, result: Result) -> None:
         """Log the final numbers, and say how the experiment ended."""
         last = self._run.epochs_before + len(result.epochs)
-        self._log(ending_of(result), last)
+        self._log([StepPoint(last, ending_of(result))])
         self._client.set_terminated(self._id, _STATUS.get(result.state, "FAILED"))
 
-    def _log(self, scalars: dict[str, float], step: int) -> None:
-        for name, value in scalars.items():
-            self._client.log_metric(self._id, name, value, step=step)
+    def _last_of(self, metric: str) -> int:
+        points = self._client.get_metric_history(self._id, metric)
+        return max((point.step for point in points), default=0)
+
+    def _log(self, points: Sequence[StepPoint]) -> None:
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        rows = [(*each, now, point.step) for point in points for each in point.scalars.items()]
+        self._client.log_batch(self._id, [Metric(*row) for row in rows])
 
 
 class TrackioRun:
@@ -300,6 +313,11 @@ class TrackioRun:
     def log(self, epoch: RoundResult) -> None:
         """Log an epoch at its number."""
         self._log.log(scalars_of(self._run, epoch), step=epoch.epoch)
+
+    def log_steps(self, points: Sequence[StepPoint]) -> None:
+        """Log points at their steps."""
+        for point in points:
+            self._log.log(point.scalars, step=point.step)
 
     def end(self, result: Result) -> None:
         """Log the final numbers, and finish the run."""
@@ -358,10 +376,21 @@ class WandbRun:
             reinit="create_new",
             settings=settings,
         )
+        for names in ("test/*", "validation/*", "train/*", "seconds/*", "bytes"):
+            self._log.define_metric(names, step_metric="epoch")
+        self._step = 0
 
     def log(self, epoch: RoundResult) -> None:
-        """Log an epoch at its number."""
-        self._log.log(scalars_of(self._run, epoch), step=epoch.epoch)
+        """Log an epoch, with its number as `epoch`, after the steps so far."""
+        self._step = max(self._step + 1, epoch.epoch)  # wandb drops rows of earlier steps
+        row = {"epoch": epoch.epoch, **scalars_of(self._run, epoch)}
+        self._log.log(row, step=self._step)
+
+    def log_steps(self, points: Sequence[StepPoint]) -> None:
+        """Log points at their steps."""
+        for point in points:
+            self._step = max(self._step, point.step)
+            self._log.log(point.scalars, step=self._step)
 
     def end(self, result: Result) -> None:
         """Log the final numbers, and finish the run."""

@@ -2,13 +2,14 @@
 
 import dataclasses
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from downpour.base.errors import Unreachable
 from downpour.base.states import ExperimentEvent, ExperimentState, TaskState
@@ -26,10 +27,13 @@ from downpour.record.record import line_text, parse_lines
 from downpour.record.record_lines import (
     CancelledLine,
     FailedLine,
+    RecordLine,
     SubmittedLine,
+    UpdatedLine,
     WorkerJoinedLine,
     WorkerLeftLine,
 )
+from downpour.record.rows import StepPoint
 from downpour.show.loggers import LoggedRun
 
 RECORDED = Path(__file__).parents[2] / "recorded"
@@ -54,6 +58,17 @@ class Log:
 
     def end(self, result: Result) -> None:
         self.results.append(result)
+
+
+class StepLog(Log):
+    """And the points of its steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.points: list[StepPoint] = []
+
+    def log_steps(self, points: Sequence[StepPoint]) -> None:
+        self.points += points
 
 
 def growing(told: list[str]) -> Lines:
@@ -97,12 +112,34 @@ def test_epochs_of_a_resumed_experiment_count_on() -> None:
     at, submitted = record[0]
     assert isinstance(submitted, SubmittedLine)
     spec = {**RESULT.spec, "rounds_before": 7}
-    first = line_text(at, msgspec.structs.replace(submitted, spec=spec))
+    first = line_text(at, replace(submitted, spec=spec))
     log = Log()
     followed([first, *LINES[1:]], LoggerTaker("log", log, ("b-2", "a-1")))
     assert [(epoch.epoch, epoch.round) for epoch in log.epochs] == [(8, 8), (10, 10)]
     (run,) = log.runs
     assert (run.rounds_before, run.epochs_before, run.first) == (7, 7, "a-1")
+
+
+@pytest.mark.parametrize("before", [0, 7])
+def test_steps_are_logged_once_their_round_is_a_model(before: int) -> None:
+    """As a mean over the shards' examples; a shorter task counts at the same share of its steps."""
+    curves = {0: ((1.0, 2.0, 3.0, 4.0), (0.4, 0.3, 0.2, 0.1)), 1: ((4.0, 7.0), (0.4, 0.2))}
+
+    def changed(line: RecordLine) -> RecordLine:
+        if isinstance(line, SubmittedLine):
+            return replace(line, spec={**RESULT.spec, "rounds_before": before})
+        if isinstance(line, UpdatedLine):
+            losses, rates = curves[line.shard]
+            return replace(line, step_losses=losses, step_rates=rates)
+        return line
+
+    record = [line_text(at, changed(line)) for at, line in parse_lines(LINES)]
+    log = StepLog()
+    followed([*record[:-1], *record[3:]], LoggerTaker("log", log), ends=(9, 12))
+    assert [point.step for point in log.points] == [*range(4 * before + 1, 4 * before + 13)]
+    losses = [point.scalars["step/loss"] for point in log.points[:4]]
+    assert losses == pytest.approx([6 / 3, 8 / 3, 13 / 3, 15 / 3])
+    assert log.points[-1].scalars["step/learning_rate"] == pytest.approx(0.4 / 3)
 
 
 def test_a_callback_that_raises_costs_no_training(caplog: pytest.LogCaptureFixture) -> None:

@@ -58,7 +58,7 @@ def test_a_snapshot_after_any_step_continues_with_the_same_bytes(
         finished(second)
         assert same_bytes(second.parameters(), whole.parameters())
         assert same_bytes(second.optimizer_state(), whole.optimizer_state())
-        assert second.mean_loss == whole.mean_loss
+        assert (second.mean_loss, second.curve) == (whole.mean_loss, whole.curve)
 
 
 @settings(deadline=None, max_examples=20)
@@ -124,7 +124,7 @@ def test_steps_and_samples_respect_the_shard_and_local_steps(
     training.advance(5)
     assert (training.steps_done, training.samples) == (steps, samples)
     if not steps:
-        assert training.mean_loss == 0.0
+        assert (training.mean_loss, training.curve) == (0.0, ((), ()))
         assert same_bytes(training.parameters(), before)
 
 
@@ -134,6 +134,18 @@ def test_the_mean_loss_weighs_batches_by_their_size(dataset: PreparedDataset) ->
     many = finished(started(dataset, {**fields, "batch_size": 16}))
     one = finished(started(dataset, {**fields, "batch_size": 90}))
     assert many.mean_loss == pytest.approx(one.mean_loss, rel=1e-5)
+
+
+@pytest.mark.parametrize("shards", [1, 64, 1000])
+def test_a_tasks_curve_has_its_mean_loss(dataset: PreparedDataset, shards: int) -> None:
+    """In at most 32 points, and fewer if the shards of a round are many."""
+    fields = {"batch_size": 2, "shards": shards, "schedule": "linear", "model": "digits-cnn"}
+    training = finished(started(dataset, fields))
+    losses, rates = training.curve
+    assert len(losses) == len(rates) == {1: 32, 64: 4, 1000: 1}[shards]
+    ends = [-(-45 * end // len(losses)) for end in range(len(losses) + 1)]
+    assert np.average(losses, weights=np.diff(ends)) == pytest.approx(training.mean_loss, rel=1e-5)
+    assert sorted(set(rates), reverse=True) == list(rates)
 
 
 def test_the_loss_falls(dataset: PreparedDataset) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 
 from downpour.record import Result
+from downpour.record.rows import StepPoint
 from downpour.show.loggers import LoggedRun, Logger
 
 RECORDED = Path(__file__).parents[2] / "recorded"
@@ -17,6 +18,10 @@ def logged(logger: Logger, run: LoggedRun = RUN) -> None:
     logger.begin(run)
     for epoch in EPOCHS:
         number = run.epochs_before + epoch.epoch
+        steps = {4 * number - 2: 2.0, 4 * number: 1.0}
+        if hasattr(logger, "log_steps"):
+            points = (StepPoint(step, {"step/loss": loss}) for step, loss in steps.items())
+            logger.log_steps([*points])
         logger.log(dataclasses.replace(epoch, epoch=number, round=number))
     logger.end(RESULT)
 

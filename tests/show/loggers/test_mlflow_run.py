@@ -50,6 +50,7 @@ def test_a_run_has_the_epochs_and_the_spec(store: str) -> None:
     logged(MlflowRun(store))
     (run,) = runs(store)
     assert points(store, run, "test/accuracy") == [(e.epoch, e.accuracy) for e in EPOCHS]
+    assert points(store, run, "step/loss") == [(2, 2.0), (4, 1.0), (10, 2.0), (12, 1.0)]
     assert run.data.params["shards"] == str(RESULT.spec["shards"])
     assert (run.info.run_name, run.info.status) == (RUN.experiment, "FINISHED")
 
@@ -73,6 +74,8 @@ def test_a_resumed_experiment_continues_its_run(store: str, before: int, told: l
     logged(MlflowRun(store), resumed(before))
     (run,) = runs(store)
     assert [step for step, _ in points(store, run, "test/accuracy")] == told
+    steps = [step for number in told for step in (4 * number - 2, 4 * number)]
+    assert [step for step, _ in points(store, run, "step/loss")] == steps
 
 
 def test_a_store_that_mlflow_refuses_is_told_at_once() -> None:

@@ -46,6 +46,8 @@ def test_a_resumed_experiment_continues_its_run(tmp_path: Path) -> None:
     assert name == RUN.experiment
     told = [(row["step"], row["test/accuracy"]) for row in rows if "test/accuracy" in row]
     assert [step for step, _ in told] == [1, 3, 4, 6]
+    steps = [row["step"] for row in rows if "step/loss" in row]
+    assert steps == [2, 4, 10, 12, 14, 16, 22, 24]
     assert told[0][1] == pytest.approx(EPOCHS[0].accuracy)
 
 

@@ -43,7 +43,7 @@ def scanned(content, block=32768):
             whole = b""
 
 for path in sys.argv[1:]:
-    told = {"steps": [], "config": {}, "exit": None}
+    told = {"epochs": [], "steps": {}, "config": {}, "exit": None}
     for data in scanned(open(path, "rb").read()):
         record = wandb_internal_pb2.Record()
         record.ParseFromString(data)
@@ -55,7 +55,10 @@ for path in sys.argv[1:]:
         elif kind == "history":
             row = {item.key or item.nested_key[0]: json.loads(item.value_json)
                    for item in record.history.item}
-            told["steps"].append([record.history.step.num, row["test/accuracy"]])
+            if "test/accuracy" in row:
+                told["epochs"].append([row["epoch"], row["test/accuracy"]])
+            else:
+                told["steps"][record.history.step.num] = row["step/loss"]
         elif kind == "exit":
             told["exit"] = record.exit.exit_code
     print(json.dumps(told))
@@ -96,8 +99,10 @@ def test_runs_are_written_offline(files: list[Path]) -> None:
     assert first["id"] == second["id"] == RUN.experiment
     assert first["project"] == "project"
     assert first["config"]["shards"] == RUN.spec["shards"]
-    assert first["steps"] == [[epoch.epoch, epoch.accuracy] for epoch in EPOCHS]
-    assert [step for step, _ in second["steps"]] == [4, 6]
+    assert first["epochs"] == [[epoch.epoch, epoch.accuracy] for epoch in EPOCHS]
+    assert [epoch for epoch, _ in second["epochs"]] == [4, 6]
+    assert first["steps"] == {"2": 2.0, "4": 1.0, "10": 2.0, "12": 1.0}
+    assert list(second["steps"]) == ["14", "16", "22", "24"]
     assert (first["exit"], second["exit"]) == (0, 0)
 
 

@@ -306,6 +306,8 @@ class TaskFlow(ABC):
             processes=loaded.processes,
             shortages=loaded.shortages,
             trial=loaded.trial,
+            step_losses=work.curve[0],
+            step_rates=work.curve[1],
         )
 
     @abstractmethod

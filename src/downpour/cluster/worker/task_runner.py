@@ -100,6 +100,7 @@ class _LoadedExperiment(LoadedTasks):
             samples=training.samples,
             steps=training.steps_done,
             loss=training.mean_loss,
+            curve=training.curve,
             start=_start_of(self, task, begun.start) if spec.update_codec != files.WHOLE else None,
         )
 

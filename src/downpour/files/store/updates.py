@@ -310,7 +310,8 @@ class Start:
 class Work:
     """The result of a task: parameters, optimizer state (may be empty), and facts about both.
 
-    `start` is the start of the training; None publishes the parameters whole.
+    `start` is the start of the training; None publishes the parameters whole. The `curve` has the
+    losses and the learning rates of an `Update`.
     """
 
     parameters: Mapping[str, Array]
@@ -319,6 +320,7 @@ class Work:
     steps: int
     loss: float
     start: Start | None = None
+    curve: tuple[tuple[float, ...], ...] = ((), ())
 
 
 def publish_work(

@@ -38,6 +38,9 @@ _LOOK_STEPS = 16
 """How many steps an accelerator computes between two looks at the loss, while this process prepares
 the next ones."""
 
+_POINTS_MAX, _OF_ROUND_MAX = 32, 256
+"""The points of a task's curve, and of those of all shards, so that a long record stays small."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalTask:
@@ -104,12 +107,15 @@ class ShardTraining:
         )
         # On the device, because to read each loss would wait for every step to be computed.
         wide = numerics.sum_type(spec.device)
-        self._loss_sum = torch.zeros((), dtype=wide, device=spec.device)
-        self._counted = torch.zeros_like(self._loss_sum)
+        # The sum of losses, the sum of the task's counts, and the learning rate at the last mark.
+        self._sums = torch.zeros(3, dtype=wide, device=spec.device)
+        self._loss_sum = self._sums[0]
         self.steps_done = 0
         """Optimizer steps so far."""
         self.steps_total = self._part.steps
         """Optimizer steps of the whole task: its part's batches, or `local_steps` if fewer."""
+        points = min(_POINTS_MAX, self.steps_total, max(1, _OF_ROUND_MAX // (spec.shards or 1)))
+        self._marks = self._sums.repeat(points, 1)
         self._ahead: ReadsAhead | None = None
         self._ahead_from = 0
         self._loaders = loaders
@@ -177,8 +183,20 @@ class ShardTraining:
     @property
     def mean_loss(self) -> float:
         """The mean loss so far, over examples or what else the task counts; 0.0 before any."""
-        count = self._counted.item() or self.samples
-        return float(self._loss_sum.item()) / count if count else 0.0
+        total, counted, _ = self._sums.tolist()
+        count = counted or self.samples
+        return total / count if count else 0.0
+
+    @property
+    def curve(self) -> tuple[tuple[float, ...], ...]:
+        """The mean losses of stretches of the whole task's steps, and the learning rates there."""
+        points, steps = len(self._marks), self.steps_total
+        ends = [self._place_after(-(-steps * each // points)) for each in range(1, points + 1)]
+        marks = np.reshape(self._marks.tolist(), (points, 3))
+        totals, counted, _ = np.diff(marks, axis=0, prepend=0.0).T
+        counts = np.where(counted, counted, np.diff(ends, prepend=self._place_after(0)))
+        columns = totals / counts, marks[:, 2]
+        return tuple(tuple(float(f"{number:.6g}") for number in each) for each in columns)
 
     def advance(self, max_steps: int, goes_on: Callable[[], bool] = lambda: True) -> None:
         """Train at most `max_steps` further steps, as long as `goes_on` says so after each."""
@@ -256,11 +274,20 @@ class ShardTraining:
         self._optimizers.reach(self._model, position)
         loss = single_step.train_step(step, self._optimizers, self._helpers, self._alone)
         if loss.dim():  # a sum and a count
-            self._loss_sum.add_(loss[0])
-            self._counted.add_(loss[1])
+            self._sums[:2].add_(loss)
         else:
             self._loss_sum.add_(loss, alpha=len(indices))
         self.steps_done += 1
+        self._mark()
+
+    def _mark(self) -> None:
+        """Keep the sums as they are now, on the device, if a stretch of steps has ended."""
+        done, points = self.steps_done, len(self._marks)
+        mark = done * points // self.steps_total
+        if mark > (done - 1) * points // self.steps_total:
+            first = next(iter(self._optimizers.by_name.values()))
+            self._sums[2] = first.param_groups[0]["lr"]
+            self._marks[mark - 1] = self._sums
 
     def _batch(self, step: int) -> Indices:
         start, stop = (self._place_after(step + more) for more in (0, 1))
@@ -308,7 +335,8 @@ class ShardTraining:
             "progress": {
                 "task": self._identity(),
                 "steps_done": np.array([self.steps_done], dtype=np.int64),
-                "loss_sum": np.array([self._loss_sum.item(), self._counted.item()], np.float64),
+                "loss_sum": np.array(self._sums.tolist(), np.float64),
+                "marks": np.array(self._marks.tolist(), np.float64),
             },
         }
         return {f"{part}/{name}": array for part in parts for name, array in parts[part].items()}
@@ -316,15 +344,15 @@ class ShardTraining:
     def restore(self, arrays: Arrays) -> None:
         """Continue from a snapshot of the same task, and empty it, to free its memory early."""
         progress = _taken("progress", arrays)
-        if progress.keys() != {"task", "steps_done", "loss_sum"}:
+        if progress.keys() != {"task", "steps_done", "loss_sum", "marks"}:
             raise FileCorrupt("snapshot", "does not state its progress")
         if not np.array_equal(progress["task"], self._identity()):
             raise FileCorrupt("snapshot", "belongs to another task")
         parameters.load_parameters(self._model, _taken("model", arrays))
         self._optimizers.load(_taken("optimizer", arrays))
         self.steps_done = int(progress["steps_done"][0])
-        for kept, number in zip((self._loss_sum, self._counted), progress["loss_sum"], strict=True):
-            kept.fill_(float(number))
+        self._sums.copy_(torch.tensor(progress["loss_sum"]))
+        self._marks.copy_(torch.tensor(progress["marks"]))
 
     def _where(self) -> str:
         rate = f"learning_rate = {self._spec.learning_rate:g}"

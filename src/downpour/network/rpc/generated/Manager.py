@@ -2480,11 +2480,11 @@ class reportBlocks_args(object):
                 elif fid == 3:
                     if ftype == TType.LIST:
                         self.blocks = []
-                        (_etype108, _size105) = iprot.readListBegin()
-                        for _i109 in range(_size105):
-                            _elem110 = BlockDigest()
-                            _elem110.read(iprot)
-                            self.blocks.append(_elem110)
+                        (_etype122, _size119) = iprot.readListBegin()
+                        for _i123 in range(_size119):
+                            _elem124 = BlockDigest()
+                            _elem124.read(iprot)
+                            self.blocks.append(_elem124)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2514,8 +2514,8 @@ class reportBlocks_args(object):
             if self.blocks is not None:
                 oprot.writeFieldBegin('blocks', TType.LIST, 3)
                 oprot.writeListBegin(TType.STRUCT, len(self.blocks))
-                for iter111 in self.blocks:
-                    iter111.write(oprot)
+                for iter125 in self.blocks:
+                    iter125.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
@@ -2585,10 +2585,10 @@ class reportBlocks_result(object):
                 if fid == 0:
                     if ftype == TType.LIST:
                         self.success = []
-                        (_etype115, _size112) = iprot.readListBegin()
-                        for _i116 in range(_size112):
-                            _elem117 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.success.append(_elem117)
+                        (_etype129, _size126) = iprot.readListBegin()
+                        for _i130 in range(_size126):
+                            _elem131 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.success.append(_elem131)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2616,8 +2616,8 @@ class reportBlocks_result(object):
             if self.success is not None:
                 oprot.writeFieldBegin('success', TType.LIST, 0)
                 oprot.writeListBegin(TType.STRING, len(self.success))
-                for iter118 in self.success:
-                    oprot.writeString(iter118.encode('utf-8') if sys.version_info[0] == 2 else iter118)
+                for iter132 in self.success:
+                    oprot.writeString(iter132.encode('utf-8') if sys.version_info[0] == 2 else iter132)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.refusal is not None:
@@ -3206,11 +3206,11 @@ class listExperiments_result(object):
                 if fid == 0:
                     if ftype == TType.LIST:
                         self.success = []
-                        (_etype122, _size119) = iprot.readListBegin()
-                        for _i123 in range(_size119):
-                            _elem124 = ExperimentSummary()
-                            _elem124.read(iprot)
-                            self.success.append(_elem124)
+                        (_etype136, _size133) = iprot.readListBegin()
+                        for _i137 in range(_size133):
+                            _elem138 = ExperimentSummary()
+                            _elem138.read(iprot)
+                            self.success.append(_elem138)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -3232,8 +3232,8 @@ class listExperiments_result(object):
             if self.success is not None:
                 oprot.writeFieldBegin('success', TType.LIST, 0)
                 oprot.writeListBegin(TType.STRUCT, len(self.success))
-                for iter125 in self.success:
-                    iter125.write(oprot)
+                for iter139 in self.success:
+                    iter139.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()

@@ -910,6 +910,9 @@ class Update(object):
      - processes: The number of the worker's processes that computed its last step.
      - shortages: How often its worker has run out of memory in a step so far, and continued with fewer processes.
      - trial: The checksum of the trial's steps in the worker's process; empty if it did not repeat them.
+     - step_losses: The mean losses of at most 32 stretches of its steps, in order, and the learning rate of the last
+    step of each. The k-th of n stretches ends after k / n of the steps, rounded up.
+     - step_rates
 
     """
     thrift_spec: typing.Any = None
@@ -926,10 +929,14 @@ class Update(object):
         'processes',
         'shortages',
         'trial',
+        'step_losses',
+        'step_rates',
     )
 
 
-    def __init__(self, file: PublishedFile = None, samples: int = None, steps: int = None, loss: float = None, load_seconds: float = None, train_seconds: float = None, publish_seconds: float = None, optimizer_state: typing.Optional[PublishedFile] = None, processes: typing.Optional[int] = 1, shortages: typing.Optional[int] = 0, trial: typing.Optional[str] = "",):
+    def __init__(self, file: PublishedFile = None, samples: int = None, steps: int = None, loss: float = None, load_seconds: float = None, train_seconds: float = None, publish_seconds: float = None, optimizer_state: typing.Optional[PublishedFile] = None, processes: typing.Optional[int] = 1, shortages: typing.Optional[int] = 0, trial: typing.Optional[str] = "", step_losses: typing.Optional[list[float]] = [
+    ], step_rates: typing.Optional[list[float]] = [
+    ],):
         self.file: PublishedFile = file
         self.samples: int = samples
         self.steps: int = steps
@@ -941,6 +948,14 @@ class Update(object):
         self.processes: typing.Optional[int] = processes
         self.shortages: typing.Optional[int] = shortages
         self.trial: typing.Optional[str] = trial
+        if step_losses is self.thrift_spec[12][4]:
+            step_losses = [
+            ]
+        self.step_losses: typing.Optional[list[float]] = step_losses
+        if step_rates is self.thrift_spec[13][4]:
+            step_rates = [
+            ]
+        self.step_rates: typing.Optional[list[float]] = step_rates
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -1010,6 +1025,26 @@ class Update(object):
                         self.trial = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
                     else:
                         iprot.skip(ftype)
+                elif fid == 12:
+                    if ftype == TType.LIST:
+                        self.step_losses = []
+                        (_etype17, _size14) = iprot.readListBegin()
+                        for _i18 in range(_size14):
+                            _elem19 = iprot.readDouble()
+                            self.step_losses.append(_elem19)
+                        iprot.readListEnd()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 13:
+                    if ftype == TType.LIST:
+                        self.step_rates = []
+                        (_etype23, _size20) = iprot.readListBegin()
+                        for _i24 in range(_size20):
+                            _elem25 = iprot.readDouble()
+                            self.step_rates.append(_elem25)
+                        iprot.readListEnd()
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -1068,6 +1103,20 @@ class Update(object):
             if self.trial is not None:
                 oprot.writeFieldBegin('trial', TType.STRING, 11)
                 oprot.writeString(self.trial.encode('utf-8') if sys.version_info[0] == 2 else self.trial)
+                oprot.writeFieldEnd()
+            if self.step_losses is not None:
+                oprot.writeFieldBegin('step_losses', TType.LIST, 12)
+                oprot.writeListBegin(TType.DOUBLE, len(self.step_losses))
+                for iter26 in self.step_losses:
+                    oprot.writeDouble(iter26)
+                oprot.writeListEnd()
+                oprot.writeFieldEnd()
+            if self.step_rates is not None:
+                oprot.writeFieldBegin('step_rates', TType.LIST, 13)
+                oprot.writeListBegin(TType.DOUBLE, len(self.step_rates))
+                for iter27 in self.step_rates:
+                    oprot.writeDouble(iter27)
+                oprot.writeListEnd()
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -1967,10 +2016,10 @@ class Registration(object):
                 elif fid == 11:
                     if ftype == TType.LIST:
                         self.labels = []
-                        (_etype17, _size14) = iprot.readListBegin()
-                        for _i18 in range(_size14):
-                            _elem19 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.labels.append(_elem19)
+                        (_etype31, _size28) = iprot.readListBegin()
+                        for _i32 in range(_size28):
+                            _elem33 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.labels.append(_elem33)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2048,8 +2097,8 @@ class Registration(object):
             if self.labels is not None:
                 oprot.writeFieldBegin('labels', TType.LIST, 11)
                 oprot.writeListBegin(TType.STRING, len(self.labels))
-                for iter20 in self.labels:
-                    oprot.writeString(iter20.encode('utf-8') if sys.version_info[0] == 2 else iter20)
+                for iter34 in self.labels:
+                    oprot.writeString(iter34.encode('utf-8') if sys.version_info[0] == 2 else iter34)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.device is not None:
@@ -2236,11 +2285,11 @@ class Heartbeat(object):
                 elif fid == 2:
                     if ftype == TType.LIST:
                         self.running = []
-                        (_etype24, _size21) = iprot.readListBegin()
-                        for _i25 in range(_size21):
-                            _elem26 = Progress()
-                            _elem26.read(iprot)
-                            self.running.append(_elem26)
+                        (_etype38, _size35) = iprot.readListBegin()
+                        for _i39 in range(_size35):
+                            _elem40 = Progress()
+                            _elem40.read(iprot)
+                            self.running.append(_elem40)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2259,10 +2308,10 @@ class Heartbeat(object):
                 elif fid == 5:
                     if ftype == TType.LIST:
                         self.differs = []
-                        (_etype30, _size27) = iprot.readListBegin()
-                        for _i31 in range(_size27):
-                            _elem32 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.differs.append(_elem32)
+                        (_etype44, _size41) = iprot.readListBegin()
+                        for _i45 in range(_size41):
+                            _elem46 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.differs.append(_elem46)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2288,8 +2337,8 @@ class Heartbeat(object):
             if self.running is not None:
                 oprot.writeFieldBegin('running', TType.LIST, 2)
                 oprot.writeListBegin(TType.STRUCT, len(self.running))
-                for iter33 in self.running:
-                    iter33.write(oprot)
+                for iter47 in self.running:
+                    iter47.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.system is not None:
@@ -2303,8 +2352,8 @@ class Heartbeat(object):
             if self.differs is not None:
                 oprot.writeFieldBegin('differs', TType.LIST, 5)
                 oprot.writeListBegin(TType.STRING, len(self.differs))
-                for iter34 in self.differs:
-                    oprot.writeString(iter34.encode('utf-8') if sys.version_info[0] == 2 else iter34)
+                for iter48 in self.differs:
+                    oprot.writeString(iter48.encode('utf-8') if sys.version_info[0] == 2 else iter48)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
@@ -2381,11 +2430,11 @@ class HeartbeatReply(object):
                 elif fid == 2:
                     if ftype == TType.LIST:
                         self.unwanted = []
-                        (_etype38, _size35) = iprot.readListBegin()
-                        for _i39 in range(_size35):
-                            _elem40 = AttemptId()
-                            _elem40.read(iprot)
-                            self.unwanted.append(_elem40)
+                        (_etype52, _size49) = iprot.readListBegin()
+                        for _i53 in range(_size49):
+                            _elem54 = AttemptId()
+                            _elem54.read(iprot)
+                            self.unwanted.append(_elem54)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2416,8 +2465,8 @@ class HeartbeatReply(object):
             if self.unwanted is not None:
                 oprot.writeFieldBegin('unwanted', TType.LIST, 2)
                 oprot.writeListBegin(TType.STRUCT, len(self.unwanted))
-                for iter41 in self.unwanted:
-                    iter41.write(oprot)
+                for iter55 in self.unwanted:
+                    iter55.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.interval_seconds is not None:
@@ -2675,11 +2724,11 @@ class ExperimentSummary(object):
                 elif fid == 9:
                     if ftype == TType.LIST:
                         self.metrics = []
-                        (_etype45, _size42) = iprot.readListBegin()
-                        for _i46 in range(_size42):
-                            _elem47 = Metric()
-                            _elem47.read(iprot)
-                            self.metrics.append(_elem47)
+                        (_etype59, _size56) = iprot.readListBegin()
+                        for _i60 in range(_size56):
+                            _elem61 = Metric()
+                            _elem61.read(iprot)
+                            self.metrics.append(_elem61)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2706,10 +2755,10 @@ class ExperimentSummary(object):
                 elif fid == 14:
                     if ftype == TType.LIST:
                         self.left_seconds = []
-                        (_etype51, _size48) = iprot.readListBegin()
-                        for _i52 in range(_size48):
-                            _elem53 = iprot.readDouble()
-                            self.left_seconds.append(_elem53)
+                        (_etype65, _size62) = iprot.readListBegin()
+                        for _i66 in range(_size62):
+                            _elem67 = iprot.readDouble()
+                            self.left_seconds.append(_elem67)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2779,8 +2828,8 @@ class ExperimentSummary(object):
             if self.metrics is not None:
                 oprot.writeFieldBegin('metrics', TType.LIST, 9)
                 oprot.writeListBegin(TType.STRUCT, len(self.metrics))
-                for iter54 in self.metrics:
-                    iter54.write(oprot)
+                for iter68 in self.metrics:
+                    iter68.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.loss is not None:
@@ -2802,8 +2851,8 @@ class ExperimentSummary(object):
             if self.left_seconds is not None:
                 oprot.writeFieldBegin('left_seconds', TType.LIST, 14)
                 oprot.writeListBegin(TType.DOUBLE, len(self.left_seconds))
-                for iter55 in self.left_seconds:
-                    oprot.writeDouble(iter55)
+                for iter69 in self.left_seconds:
+                    oprot.writeDouble(iter69)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.owner is not None:
@@ -3311,10 +3360,10 @@ class WorkerStatus(object):
                 elif fid == 11:
                     if ftype == TType.LIST:
                         self.labels = []
-                        (_etype59, _size56) = iprot.readListBegin()
-                        for _i60 in range(_size56):
-                            _elem61 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.labels.append(_elem61)
+                        (_etype73, _size70) = iprot.readListBegin()
+                        for _i74 in range(_size70):
+                            _elem75 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.labels.append(_elem75)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -3336,10 +3385,10 @@ class WorkerStatus(object):
                 elif fid == 15:
                     if ftype == TType.LIST:
                         self.differs = []
-                        (_etype65, _size62) = iprot.readListBegin()
-                        for _i66 in range(_size62):
-                            _elem67 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.differs.append(_elem67)
+                        (_etype79, _size76) = iprot.readListBegin()
+                        for _i80 in range(_size76):
+                            _elem81 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.differs.append(_elem81)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -3411,8 +3460,8 @@ class WorkerStatus(object):
             if self.labels is not None:
                 oprot.writeFieldBegin('labels', TType.LIST, 11)
                 oprot.writeListBegin(TType.STRING, len(self.labels))
-                for iter68 in self.labels:
-                    oprot.writeString(iter68.encode('utf-8') if sys.version_info[0] == 2 else iter68)
+                for iter82 in self.labels:
+                    oprot.writeString(iter82.encode('utf-8') if sys.version_info[0] == 2 else iter82)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.device is not None:
@@ -3430,8 +3479,8 @@ class WorkerStatus(object):
             if self.differs is not None:
                 oprot.writeFieldBegin('differs', TType.LIST, 15)
                 oprot.writeListBegin(TType.STRING, len(self.differs))
-                for iter69 in self.differs:
-                    oprot.writeString(iter69.encode('utf-8') if sys.version_info[0] == 2 else iter69)
+                for iter83 in self.differs:
+                    oprot.writeString(iter83.encode('utf-8') if sys.version_info[0] == 2 else iter83)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.cards is not None:
@@ -3543,11 +3592,11 @@ class Status(object):
                 elif fid == 2:
                     if ftype == TType.LIST:
                         self.workers = []
-                        (_etype73, _size70) = iprot.readListBegin()
-                        for _i74 in range(_size70):
-                            _elem75 = WorkerStatus()
-                            _elem75.read(iprot)
-                            self.workers.append(_elem75)
+                        (_etype87, _size84) = iprot.readListBegin()
+                        for _i88 in range(_size84):
+                            _elem89 = WorkerStatus()
+                            _elem89.read(iprot)
+                            self.workers.append(_elem89)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -3560,11 +3609,11 @@ class Status(object):
                 elif fid == 4:
                     if ftype == TType.LIST:
                         self.tasks = []
-                        (_etype79, _size76) = iprot.readListBegin()
-                        for _i80 in range(_size76):
-                            _elem81 = TaskStatus()
-                            _elem81.read(iprot)
-                            self.tasks.append(_elem81)
+                        (_etype93, _size90) = iprot.readListBegin()
+                        for _i94 in range(_size90):
+                            _elem95 = TaskStatus()
+                            _elem95.read(iprot)
+                            self.tasks.append(_elem95)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -3576,10 +3625,10 @@ class Status(object):
                 elif fid == 6:
                     if ftype == TType.LIST:
                         self.decisions = []
-                        (_etype85, _size82) = iprot.readListBegin()
-                        for _i86 in range(_size82):
-                            _elem87 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.decisions.append(_elem87)
+                        (_etype99, _size96) = iprot.readListBegin()
+                        for _i100 in range(_size96):
+                            _elem101 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.decisions.append(_elem101)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -3602,11 +3651,11 @@ class Status(object):
                 elif fid == 10:
                     if ftype == TType.LIST:
                         self.queue = []
-                        (_etype91, _size88) = iprot.readListBegin()
-                        for _i92 in range(_size88):
-                            _elem93 = ExperimentSummary()
-                            _elem93.read(iprot)
-                            self.queue.append(_elem93)
+                        (_etype105, _size102) = iprot.readListBegin()
+                        for _i106 in range(_size102):
+                            _elem107 = ExperimentSummary()
+                            _elem107.read(iprot)
+                            self.queue.append(_elem107)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -3632,8 +3681,8 @@ class Status(object):
             if self.workers is not None:
                 oprot.writeFieldBegin('workers', TType.LIST, 2)
                 oprot.writeListBegin(TType.STRUCT, len(self.workers))
-                for iter94 in self.workers:
-                    iter94.write(oprot)
+                for iter108 in self.workers:
+                    iter108.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.experiment is not None:
@@ -3643,8 +3692,8 @@ class Status(object):
             if self.tasks is not None:
                 oprot.writeFieldBegin('tasks', TType.LIST, 4)
                 oprot.writeListBegin(TType.STRUCT, len(self.tasks))
-                for iter95 in self.tasks:
-                    iter95.write(oprot)
+                for iter109 in self.tasks:
+                    iter109.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.wanted_workers is not None:
@@ -3654,8 +3703,8 @@ class Status(object):
             if self.decisions is not None:
                 oprot.writeFieldBegin('decisions', TType.LIST, 6)
                 oprot.writeListBegin(TType.STRING, len(self.decisions))
-                for iter96 in self.decisions:
-                    oprot.writeString(iter96.encode('utf-8') if sys.version_info[0] == 2 else iter96)
+                for iter110 in self.decisions:
+                    oprot.writeString(iter110.encode('utf-8') if sys.version_info[0] == 2 else iter110)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.numeric_class is not None:
@@ -3673,8 +3722,8 @@ class Status(object):
             if self.queue is not None:
                 oprot.writeFieldBegin('queue', TType.LIST, 10)
                 oprot.writeListBegin(TType.STRUCT, len(self.queue))
-                for iter97 in self.queue:
-                    iter97.write(oprot)
+                for iter111 in self.queue:
+                    iter111.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
@@ -3748,10 +3797,10 @@ class RecordPage(object):
                 if fid == 1:
                     if ftype == TType.LIST:
                         self.lines = []
-                        (_etype101, _size98) = iprot.readListBegin()
-                        for _i102 in range(_size98):
-                            _elem103 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.lines.append(_elem103)
+                        (_etype115, _size112) = iprot.readListBegin()
+                        for _i116 in range(_size112):
+                            _elem117 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.lines.append(_elem117)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -3784,8 +3833,8 @@ class RecordPage(object):
             if self.lines is not None:
                 oprot.writeFieldBegin('lines', TType.LIST, 1)
                 oprot.writeListBegin(TType.STRING, len(self.lines))
-                for iter104 in self.lines:
-                    oprot.writeString(iter104.encode('utf-8') if sys.version_info[0] == 2 else iter104)
+                for iter118 in self.lines:
+                    oprot.writeString(iter118.encode('utf-8') if sys.version_info[0] == 2 else iter118)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.next_line is not None:
@@ -4152,6 +4201,10 @@ Update.thrift_spec = (
     (9, TType.I32, 'processes', None, 1, ),  # 9
     (10, TType.I32, 'shortages', None, 0, ),  # 10
     (11, TType.STRING, 'trial', 'UTF8', "", ),  # 11
+    (12, TType.LIST, 'step_losses', (TType.DOUBLE, None, False), [
+    ], ),  # 12
+    (13, TType.LIST, 'step_rates', (TType.DOUBLE, None, False), [
+    ], ),  # 13
 )
 all_structs.append(Progress)
 Progress.thrift_spec = (
