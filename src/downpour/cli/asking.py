@@ -107,7 +107,7 @@ def find(
     from downpour.files.store.layout import RECORD_NAME
     from downpour.files.store.shared_directory import seen_location
     from downpour.record.mirror import recorded_in
-    from downpour.record.record import read_record
+    from downpour.record.record import parse_lines, read_record
     from downpour.record.stored_experiments import stored_records
 
     try:
@@ -120,7 +120,9 @@ def find(
         return FoundRecord(folder.name, folder)
     try:
         with client_of(manager, credentials, shared) as client:
-            return _asked(experiment, client)
+            now = client.status(experiment).experiment
+            whole = now.experiment if now is not None else experiment
+            return FoundRecord(whole, None, parse_lines(client.record(whole)))
     except Unreachable as error:
         if isinstance(shared, str):
             place = seen_location(shared)
@@ -129,15 +131,6 @@ def find(
                 if (copied := copies / whole).is_dir():
                     return FoundRecord(whole, None, read_record(copied / RECORD_NAME))
         raise SpecError("ID", experiment, f"not in {shared or SHARED}, and {error}") from None
-
-
-def _asked(experiment: str, client: Client) -> FoundRecord:
-    """Ask a manager for an experiment's whole ID and its record."""
-    from downpour.record.record import parse_lines
-
-    now = client.status(experiment).experiment
-    whole = now.experiment if now is not None else experiment
-    return FoundRecord(whole, None, parse_lines(client.record(whole)))
 
 
 _TIMEOUT_SECONDS = 5.0
