@@ -16,7 +16,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, pairwise
 from typing import Any
@@ -265,14 +265,6 @@ def _training(loaded: LoadedTask, network: nn.Module) -> Iterator[Callable[[], N
             network.zero_grad()
 
 
-@dataclass(slots=True)
-class _Times:
-    """When each layer of a run began to run and ended, forward; and where backward was when."""
-
-    forward: list[float] = field(default_factory=list)
-    backward: list[tuple[int, float]] = field(default_factory=list)
-
-
 class _Run(nn.Module):
     """Stands for a network; its forward runs the layers with a copy between them.
 
@@ -285,24 +277,26 @@ class _Run(nn.Module):
         super().__init__()
         self._known = list(layers)
         self._apart = _apart(layers)
-        self._points: list[int] = []
-        self._times = _Times()
         self._calls = 0
+        self._points: list[int] = []
+        # When each layer began to run and ended, forward; and where backward was when.
+        self._forward: list[float] = []
+        self._backward: list[tuple[int, float]] = []
 
     def forward(self, x: Tensor) -> Any:
         self._calls += 1
         for number, layer in enumerate(self._known, start=1):
-            self._times.forward.append(time.perf_counter())
+            self._forward.append(time.perf_counter())
             x = layer.run(x)
             if number in self._apart and _crosses(x):
                 self._points.append(number)
-                x = _Crossing.apply(x, number, self._times)
-        self._times.forward.append(time.perf_counter())
+                x = _Crossing.apply(x, number, self._backward)
+        self._forward.append(time.perf_counter())
         return x
 
     def of(self, loaded: LoadedTask, part: BatchPart) -> Tensor:
         """Add the gradients of a part to the network's; returns its share of the loss."""
-        self._calls, self._points, self._times = 0, [], _Times()
+        self._calls, self._points, self._forward, self._backward = 0, [], [], []
         try:
             loss = add_gradient(loaded, self, part)
         except (DownpourError, MemoryError):
@@ -313,16 +307,15 @@ class _Run(nn.Module):
             raise refused(
                 loaded, f"fails layer by layer: {describe_error(error)}; {_NEEDED}"
             ) from error
-        self._times.backward.append((0, time.perf_counter()))
+        self._backward.append((0, time.perf_counter()))
         if self._calls != 1:
             raise refused(loaded, f"runs {self._calls} times in a step; {_NEEDED}")
         return loss
 
     def seen(self, step_seconds: float) -> Probe:
-        times = self._times
-        seconds = [after - before for before, after in pairwise(times.forward)]
+        seconds = [after - before for before, after in pairwise(self._forward)]
         # If no mark separates some layers, their time goes to the first of them.
-        for (_, before), (layer, after) in pairwise(times.backward):
+        for (_, before), (layer, after) in pairwise(self._backward):
             seconds[layer] += after - before
         return Probe(
             layers=self._known,
@@ -336,13 +329,13 @@ class _Crossing(torch.autograd.Function):
     """Copies a tensor on its way forward, and its gradient on the way back."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, number: int, times: _Times) -> Tensor:
+    def forward(ctx: Any, x: Tensor, number: int, times: list[tuple[int, float]]) -> Tensor:
         ctx.number, ctx.times = number, times
         return exact_copy(x)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        ctx.times.backward.append((ctx.number, time.perf_counter()))
+        ctx.times.append((ctx.number, time.perf_counter()))
         return exact_copy(grads[0]), None, None
 
 

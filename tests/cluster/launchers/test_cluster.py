@@ -1,7 +1,6 @@
 """Clusters: a manager here, and workers that an engine places; nothing outlives the launcher."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -202,14 +201,6 @@ def test_a_manager_that_other_machines_reach_gets_a_token(tmp_path: Path) -> Non
 
 
 PATIENCE_SECONDS = 30
-LAUNCH = """
-import sys, time
-from downpour.launchers import LaunchPlan, LocalCluster
-from downpour.cluster.options import ManagerOptions
-with LocalCluster(LaunchPlan(ManagerOptions(shared=sys.argv[1], port=0), workers=2)) as cluster:
-    print(cluster.address, flush=True)
-    time.sleep(600)
-"""
 
 
 def options(shared: Path, port: int = 0) -> ManagerOptions:
@@ -240,25 +231,6 @@ def test_workers_hold_the_token_that_their_manager_asks_for(tmp_path: Path) -> N
                 if len(status.workers) == 2:
                     break
         assert not [one for one in running() if credentials.token in " ".join(one.cmdline())]
-
-
-@pytest.mark.slow
-def test_a_launcher_that_is_killed_takes_everything_with_it(tmp_path: Path) -> None:
-    """Even `kill -9` of the launcher leaves no process behind."""
-    with subprocess.Popen(
-        [sys.executable, "-c", LAUNCH, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    ) as launcher:
-        assert launcher.stdout is not None
-        address = launcher.stdout.readline().strip()
-        with Client(address) as client:
-            for status in client.watch():
-                if len(status.workers) == 2:
-                    break
-        processes = psutil.Process(launcher.pid).children(recursive=True)
-        assert len(processes) == 4
-        launcher.kill()
-    _, alive = psutil.wait_procs(processes, timeout=PATIENCE_SECONDS)
-    assert not alive
 
 
 LONG = Spec(shards=2, epochs=28, batch_size=8)

@@ -1,13 +1,12 @@
 """Which runs a grid makes, and in which order they run, also after a failure."""
 
 import math
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tomli_w
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.base.errors import SpecError
@@ -19,7 +18,6 @@ from downpour.experiments.studies import (
     read_folder,
     run_study,
 )
-from downpour.show.tables.report_tables import tables_of
 from tests.experiments.studies.conftest import GRID, FakeBackend, Interruption, Silence, grid_folder
 
 AXES: dict[str, list[Any]] = {
@@ -197,35 +195,6 @@ def test_a_name_and_a_size_must_be_given() -> None:
 
 
 RUNS = len(Grid.from_toml(GRID).runs)
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder[Grid]:
-    """The small grid, run in one go."""
-    folder = grid_folder(tmp_path_factory.mktemp("uninterrupted"))
-    assert run_study(folder, FakeBackend(), Silence()).is_successful
-    return folder
-
-
-@pytest.mark.slow
-@settings(max_examples=8, deadline=None)
-@given(interrupted_at=st.sets(st.integers(1, RUNS + 6)))
-def test_a_resumed_grid_equals_an_uninterrupted_one(
-    uninterrupted: StudyFolder[Grid], interrupted_at: set[int]
-) -> None:
-    """Cut off at any runs, any number of times: the same tables, and no run trained twice."""
-    with tempfile.TemporaryDirectory() as path:
-        folder = grid_folder(Path(path))
-        backend = FakeBackend(interrupted_at)
-        while True:
-            try:
-                run_study(folder, backend, Silence())
-                break
-            except Interruption:
-                assert len(list((folder.path / "cells").iterdir())) == len(backend.trained)
-        assert sorted(backend.names) == sorted(folder.study.runs)
-        resumed, whole = tables_of(grid_results(folder)), tables_of(grid_results(uninterrupted))
-        assert [table.to_json() for table in resumed] == [table.to_json() for table in whole]
 
 
 def test_a_run_that_failed_is_told_of_and_tried_again(tmp_path: Path) -> None:

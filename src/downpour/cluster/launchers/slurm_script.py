@@ -135,12 +135,9 @@ def seconds_of(time: str) -> int:
         raise SpecError("time", time, "must be MINUTES, H:MM:SS or D-HH:MM:SS")
     days, *rest = match.groups()
     numbers = [int(number) for number in rest if number is not None]
-    if days is not None:
-        hours, minutes, seconds = (*numbers, 0, 0)[:3]
-    elif len(numbers) == 3:
-        hours, minutes, seconds = numbers
-    else:
-        hours, (minutes, seconds) = 0, (*numbers, 0)[:2]
+    if days is None and len(numbers) < 3:  # minutes come first
+        numbers = [0, *numbers]
+    hours, minutes, seconds = (*numbers, 0, 0)[:3]
     return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 

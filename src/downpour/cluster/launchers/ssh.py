@@ -199,19 +199,14 @@ def run_group(
 
 def numbered(worker: WorkerOptions, number: int) -> WorkerOptions:
     """Return one worker's options out of several: its name ends with its number; ports count up."""
-
-    def counted(port: int) -> int:
-        return port + number - 1 if port else 0
-
-    metrics = worker.metrics_port
+    ports = {name: getattr(worker, name) for name in ("port", "metrics_port")}
     return replace(
         worker,
         name=f"{worker.name}-{number}",
         count=1,
         place=number - 1,
-        port=counted(worker.port),
-        metrics_port=counted(metrics) if metrics is not None else None,
         ready_file=f"{worker.ready_file}-{number}" if worker.ready_file else "",
+        **{name: port + number - 1 for name, port in ports.items() if port},
     )
 
 
