@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,8 +27,6 @@ from downpour.host.child import checked_command, command_for
 from downpour.host.paths import Credentials
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from downpour.experiments.studies import Grid, Search, StudyFolder
     from downpour.experiments.surroundings import Surroundings
     from downpour.record import Result
@@ -286,9 +283,10 @@ class _StudyRun:
         return progress.is_successful
 
     def _print(self, folder: StudyFolder[Any]) -> None:
-        from downpour.experiments.studies import Search
+        from downpour.experiments.studies import Search, grid_results
         from downpour.experiments.studies.folder import status_of
         from downpour.experiments.studies.search import search_files
+        from downpour.show.tables.terminal_tables import search_table, study_table
 
         status, is_search = status_of(folder), isinstance(self.study, Search)
         files = search_files(folder) if is_search else []
@@ -296,21 +294,13 @@ class _StudyRun:
             named: dict[str, Any] = {"files": list(map(str, files))} if is_search else {}
             print_json({**status.to_dict(), **named})
             return
-        for table in _tables(folder):
-            out().print(table)
+        if not is_search:
+            for subgrid in grid_results(folder).subgrids:
+                out().print(study_table(subgrid))
+        elif (result := folder.study.plan(folder.ended()).result).runs:
+            out().print(search_table(result))
         for line in (status, *files):
             say(str(line))
-
-
-def _tables(folder: StudyFolder[Any]) -> Iterator[RenderableType]:
-    """Make tables of the ended runs."""
-    from downpour.experiments.studies import Search, grid_results
-    from downpour.show.tables.terminal_tables import search_table, study_table
-
-    if not isinstance(folder.study, Search):
-        yield from map(study_table, grid_results(folder).subgrids)
-    elif (result := folder.study.plan(folder.ended()).result).runs:
-        yield search_table(result)
 
 
 @command

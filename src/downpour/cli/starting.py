@@ -193,6 +193,7 @@ def demo(options: _DemoOptions) -> None:
 def _play(demo: Demo, figure: Path, shared: Path, fewer: Mapping[str, Any]) -> None:
     from downpour.experiments.demos import data_in, play
     from downpour.show.tables.live import ProgressDisplay
+    from downpour.show.tables.terminal_tables import text_table
 
     changes = {**data_in(RESULTS), **fewer}
     acted = []
@@ -200,24 +201,16 @@ def _play(demo: Demo, figure: Path, shared: Path, fewer: Mapping[str, Any]) -> N
         note(f"{number} of {len(demo.acts)}: {act.title}")
         with ProgressDisplay(err()) as display:
             acted.append(play(act, changes, shared, display.show))
-    _print(demo, acted)
+    table = demo.table(acted)
+    cells = zip(*table.texts(), strict=True)
+    columns = [(column.header, one) for column, one in zip(table.columns, cells, strict=True)]
+    out().print(table.title, style="bold", highlight=False, markup=False)
+    out().print(text_table(columns))
+    say(f"Notice: {demo.notice(acted)}")
     _draw(demo, acted, figure)
     say("Repeat both runs:" if shared == SHARED else f"Repeat both runs (with --shared {shared}):")
     for performance in acted:
         say(f"  {performance.act.command(changes)}")
-
-
-def _print(demo: Demo, acted: Sequence[Acted]) -> None:
-    from downpour.show.tables.terminal_tables import text_table
-
-    table = demo.table(acted)
-    texts = table.texts()
-    columns = [
-        (column.header, [row[place] for row in texts]) for place, column in enumerate(table.columns)
-    ]
-    out().print(table.title, style="bold", highlight=False, markup=False)
-    out().print(text_table(columns))
-    say(f"Notice: {demo.notice(acted)}")
 
 
 def _draw(demo: Demo, acted: Sequence[Acted], path: Path) -> None:

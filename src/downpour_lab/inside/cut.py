@@ -415,7 +415,10 @@ def _named(spec: Spec, probe: Probe) -> list[int]:
     """Return the layers that the modules named in `cut` begin with."""
     cut = list(spec.inside.cut)
     names = [layer.name for layer in probe.layers]
-    begin = [_beginning(name, names) for name in cut]
+    begin = []  # the first layer of each module; -1 if there is none
+    for name in cut:
+        inner = (n for n, known in enumerate(names) if f"{known}.".startswith(f"{name}."))
+        begin.append(next(inner, -1))
     for name, number in zip(cut, begin, strict=True):
         if number not in probe.points:
             possible = list(dict.fromkeys(names[point] for point in probe.points))
@@ -425,12 +428,6 @@ def _named(spec: Spec, probe: Probe) -> list[int]:
     if begin != sorted(set(begin)):
         raise SpecError("inside.cut", cut, "must be in the order of the network's modules")
     return begin
-
-
-def _beginning(name: str, names: Sequence[str]) -> int:
-    """Return the first layer of a module, -1 if there is none."""
-    inner = (n for n, known in enumerate(names) if f"{known}.".startswith(f"{name}."))
-    return next(inner, -1)
 
 
 def balanced(probe: Probe, stages: int) -> list[int]:

@@ -103,10 +103,12 @@ class Link:
     def send(self, slot: int, tensor: Tensor, generators: list[Any] | None = None) -> None:
         """Copy a tensor to the other end."""
         data = flat(tensor)
-        begin = self._place(slot, data.nbytes)
-        self._written.view(begin, data.numel(), data.dtype).copy_(data)
+        room = self._slots.get(slot, range(0))
+        if len(room) < data.nbytes:  # a slot that is too small moves to the end
+            room = self._slots[slot] = self._written.take(data.nbytes)
+        self._written.view(room.start, data.numel(), data.dtype).copy_(data)
         header = {
-            "begin": begin,
+            "begin": room.start,
             "count": data.numel(),
             "dtype": str(data.dtype).removeprefix("torch."),
             "size": list(tensor.size()),
@@ -136,13 +138,6 @@ class Link:
             self._socket.close()
         self._written.close()
         self._read.close()
-
-    def _place(self, slot: int, size: int) -> int:
-        """Return where a slot begins; one that is too small moves to the end."""
-        known = self._slots.get(slot, range(0))
-        if len(known) < size:
-            known = self._slots[slot] = self._written.take(size)
-        return known.start
 
     def _line(self, seconds: float | None) -> bytes:
         try:

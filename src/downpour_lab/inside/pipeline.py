@@ -113,7 +113,9 @@ class StageWork:
         for turn, place in turns(after, len(job.parts)):
             number = job.parts[place].number
             if turn is Turn.BACKWARD:
-                self._backward(number)
+                output = self._outputs.pop(number)
+                if output.requires_grad:
+                    torch.autograd.backward(output, self._after.receive().tensor)
                 continue
             randomness.begin(job.step, number)
             output = self._outputs[number] = self._output(job.parts[place].part)
@@ -139,12 +141,6 @@ class StageWork:
         with numerics.precision(self._loaded.spec):
             output: Tensor = run(self._layers, arrived(self._before, part.number))
             return output
-
-    def _backward(self, number: int) -> None:
-        output = self._outputs.pop(number)
-        if output.requires_grad:
-            gradient = self._after.receive().tensor
-            torch.autograd.backward(output, gradient)
 
 
 def arrived(link: Link, number: int, seconds: float | None = None) -> Tensor:

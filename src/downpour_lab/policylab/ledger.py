@@ -80,7 +80,12 @@ class Ledger(Observer):
         for fact in step.output.facts:
             self._enter(fact)
         for command in step.output.commands:
-            self._follow(command)
+            match command:
+                case out.Cancel():
+                    self._end(command.attempt)
+                case out.Aggregate():
+                    self._rounds[command.round].seconds = command.train_seconds
+                    self.done = command.round + 1
 
     def rounds(self) -> tuple[RoundOutcome, ...]:
         """Return the outcomes of the rounds; running attempts count until now."""
@@ -115,14 +120,6 @@ class Ledger(Observer):
             case out.Concluded():
                 self.ended = True
                 self.failure = fact.reason if fact.ending is not ExperimentState.FINISHED else ""
-
-    def _follow(self, command: out.Command) -> None:
-        match command:
-            case out.Cancel():
-                self._end(command.attempt)
-            case out.Aggregate():
-                self._rounds[command.round].seconds = command.train_seconds
-                self.done = command.round + 1
 
     def _end(self, attempt: AttemptId) -> None:
         entry = self._attempts.get(attempt)

@@ -263,7 +263,14 @@ class ForkServer:
 
     def _start(self, role: str, name: str, options: dict[str, Any]) -> None:
         if role not in self._preloaded:
-            _preload(role)
+            # Everything that a child of the role needs, so that all forks share it. The manager's
+            # comes first and alone: it prepares the dataset while this imports the workers'.
+            for module in _PRELOADED[role]:
+                import_module(module)
+            gc.collect()
+            # Later garbage collections don't visit frozen objects. Such a visit would write to the
+            # objects' pages in each child, and so copy the memory that forks share.
+            gc.freeze()
             self._preloaded.add(role)
         pid = os.fork()
         if pid == 0:
@@ -377,17 +384,6 @@ _PRELOADED = {
     "worker": ("downpour.cluster.worker.process", "downpour.cluster.worker.task_runner"),
     "look": ("downpour.learning.tasks.loaded", "downpour.learning.training.optimizers"),
 }
-
-
-def _preload(role: str) -> None:
-    """Import everything that a child of a role needs, so that all forks share it."""
-    # The manager's come first and alone: it prepares the dataset while this imports the workers'.
-    for module in _PRELOADED[role]:
-        import_module(module)
-    gc.collect()
-    # Later garbage collections don't visit frozen objects. Such a visit would write to the objects'
-    # pages in each child, and so copy the memory that forks share.
-    gc.freeze()
 
 
 _SAFE_LOOK = "PYTORCH_NVML_BASED_CUDA_CHECK"

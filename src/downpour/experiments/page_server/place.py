@@ -27,7 +27,6 @@ from downpour.host.paths import is_object_store, path_of
 from downpour.record.journal import segments_among
 from downpour.record.mirror import MirrorCopy
 from downpour.record.record import is_exported
-from downpour.show.dashboard.columns import Fields
 from downpour.show.dashboard.model import RecordTables
 from downpour.show.dashboard.page_data import NOT_A_LINE, parsed_line
 
@@ -195,14 +194,6 @@ def ends_of(folder: Path) -> RecordTables | None:
     path = folder / RECORD_NAME
     if not is_exported(path):
         return None
-    model = RecordTables()
-    for fields in _ends(path):
-        with suppress(ValueError):  # a damaged line costs the list nothing
-            model.take(fields)
-    return model
-
-
-def _ends(path: Path) -> Iterator[Fields]:
     with reading(path.parent, path.name), open(open_regular(path), "rb") as file:
         first = [file.readline()]
         size = os.fstat(file.fileno()).st_size
@@ -211,9 +202,12 @@ def _ends(path: Path) -> Iterator[Fields]:
         rest = file.read().split(b"\n")
         # If the piece begins in the middle of a line, its first part is no line.
         last = rest[1:] if start > len(first[0]) else rest
+    model = RecordTables()
     for text in first + last:
         if (fields := parsed_line(text)) is not NOT_A_LINE:
-            yield fields
+            with suppress(ValueError):  # a damaged line costs the list nothing
+                model.take(fields)
+    return model
 
 
 LOOK_SECONDS = 3.0

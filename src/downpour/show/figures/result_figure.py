@@ -242,7 +242,13 @@ def _draw_runs(axis: Axes, search: SearchResult, place: Place) -> None:
             across = [place(run) for run in runs]
             look = {"s": _MARK_POINTS_SQUARED, "zorder": 3, "clip_on": False, **_LOOKS[kind]}
             axis.scatter(across, heights, label=kind, **look)
-    _draw_failed(axis, search, place)
+    across = [place(run) for run in search.runs if run.state == "failed"]
+    if across:
+        foot: dict[str, Any] = {"transform": axis.get_xaxis_transform(), "clip_on": False}
+        look = {"s": _MARK_POINTS_SQUARED, "label": "failed", "zorder": 3, **_LOOKS["failed"]}
+        axis.scatter(across, [0.0] * len(across), **foot, **look)
+        axis.update_datalim([(x, 0.0) for x in across], updatey=False)
+        axis.autoscale_view(scaley=False)
 
 
 def _draw_best(axis: Axes, search: SearchResult) -> None:
@@ -251,16 +257,6 @@ def _draw_best(axis: Axes, search: SearchResult) -> None:
         heights = [search.measure.shown(value) or 0.0 for _, value in so_far]
         look: dict[str, Any] = {"color": style.LIGHT["series-2"], "linewidth": 1.2}
         axis.step([n for n, _ in so_far], heights, where="post", label="best so far", **look)
-
-
-def _draw_failed(axis: Axes, search: SearchResult, place: Place) -> None:
-    across = [place(run) for run in search.runs if run.state == "failed"]
-    if across:
-        foot: dict[str, Any] = {"transform": axis.get_xaxis_transform(), "clip_on": False}
-        look = {"s": _MARK_POINTS_SQUARED, "label": "failed", "zorder": 3, **_LOOKS["failed"]}
-        axis.scatter(across, [0.0] * len(across), **foot, **look)
-        axis.update_datalim([(x, 0.0) for x in across], updatey=False)
-        axis.autoscale_view(scaley=False)
 
 
 SHARDS_MAX = 40

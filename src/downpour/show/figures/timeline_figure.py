@@ -210,20 +210,16 @@ def _draw_lanes(
 ) -> None:
     lanes = {worker: lane for lane, worker in enumerate(workers)}
     for span in (span for span in spans if span.worker in lanes):
-        _draw_span(axis, lanes[span.worker], span, window)
-
-
-def _draw_span(axis: Axes, lane: int, span: AttemptSpan, window: _Window) -> None:
-    colour, hatch = _look_of(span)
-    width = span.end_seconds - span.begin_seconds
-    look: dict[str, Any] = {"color": LIGHT[colour], "hatch": hatch, "edgecolor": LIGHT["paper"]}
-    axis.barh(lane, width, 0.74, left=span.begin_seconds, linewidth=0.5, **look)
-    if window.fits(span):
-        middle = span.begin_seconds + width / 2
-        letters: dict[str, Any] = {"ha": "center", "va": "center_baseline", "fontsize": 7.5}
-        behind = {"facecolor": LIGHT[colour], "edgecolor": "none", "pad": 1.0} if hatch else None
-        letters |= {"color": LIGHT["paper"], "bbox": behind, "clip_on": True}
-        axis.text(middle, lane, str(span.shard), **letters)
+        lane, (colour, hatch) = lanes[span.worker], _look_of(span)
+        width = span.end_seconds - span.begin_seconds
+        look: dict[str, Any] = {"color": LIGHT[colour], "hatch": hatch, "edgecolor": LIGHT["paper"]}
+        axis.barh(lane, width, 0.74, left=span.begin_seconds, linewidth=0.5, **look)
+        if window.fits(span):
+            middle = span.begin_seconds + width / 2
+            letters: dict[str, Any] = {"ha": "center", "va": "center_baseline", "fontsize": 7.5}
+            paper = {"facecolor": LIGHT[colour], "edgecolor": "none", "pad": 1.0} if hatch else None
+            letters |= {"color": LIGHT["paper"], "bbox": paper, "clip_on": True}
+            axis.text(middle, lane, str(span.shard), **letters)
 
 
 def _draw_whole(

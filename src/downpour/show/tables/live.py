@@ -15,7 +15,6 @@ from rich.measure import Measurement
 from rich.progress import (
     BarColumn,
     Progress,
-    ProgressColumn,
     Task,
     TextColumn,
     TimeElapsedColumn,
@@ -322,7 +321,15 @@ class ProgressDisplay:
         self._in_notebook = console.is_jupyter
         shown = console.is_terminal or self._in_notebook
         self._lines = None if shown or line_seconds is None else _Lines(console, line_seconds)
-        self.bars = Progress(*_columns(), console=console, disable=not shown, transient=True)
+        columns = (
+            TextColumn("{task.description:<24}", markup=False),
+            BarColumn(bar_width=22),
+            TextColumn("{task.fields[count]:>9}", markup=False),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            _TimeLeft(),
+        )
+        self.bars = Progress(*columns, console=console, disable=not shown, transient=True)
         self._epochs = self.bars.add_task("starting workers", total=None, count="")
         self._shards = self.bars.add_task("", total=None, visible=False, count="")
 
@@ -407,17 +414,6 @@ class _TimeLeft(TimeRemainingColumn):
     def render(self, task: Task) -> Text:
         left = task.fields.get("left")
         return super().render(task) if left is None else Text(left, style="progress.remaining")
-
-
-def _columns() -> tuple[ProgressColumn, ...]:
-    return (
-        TextColumn("{task.description:<24}", markup=False),
-        BarColumn(bar_width=22),
-        TextColumn("{task.fields[count]:>9}", markup=False),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        _TimeLeft(),
-    )
 
 
 def _bar_headline(experiment: ExperimentSummary, workers: int) -> str:
