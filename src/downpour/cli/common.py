@@ -161,15 +161,20 @@ def _part(hint: Any) -> CommandPart:
             [typed("context", hint, Parameter.empty)], lambda values: values["context"]
         )
 
+    hints = get_type_hints(hint)
+    parameters = [
+        parameter(name, hints[name], declared.default, text)
+        for name, (declared, text) in options_of(hint).items()
+    ]
+
     def made(values: Values) -> Any:
         given = {name: values[name] for name in options_of(hint)}
         if hint is Credentials:
             files = {name: path for name, path in given.items() if path}
             return Credentials.from_environment().with_files(files)
-        hints = get_type_hints(hint)
         return hint(**{name: _value(hints[name], value) for name, value in given.items()})
 
-    return CommandPart(_parameters(hint), made)
+    return CommandPart(parameters, made)
 
 
 def _value(hint: Any, value: Any) -> Any:
@@ -177,14 +182,6 @@ def _value(hint: Any, value: Any) -> Any:
     if get_origin(hint) is tuple:
         return tuple(value or ())
     return str(value or "") if hint is str else value
-
-
-def _parameters(kind: type) -> list[Parameter]:
-    hints = get_type_hints(kind)
-    return [
-        parameter(name, hints[name], declared.default, text)
-        for name, (declared, text) in options_of(kind).items()
-    ]
 
 
 def parameter(name: str, hint: Any, default: Any, text: OptionText) -> Parameter:

@@ -21,7 +21,7 @@ from downpour.cluster.launchers.ssh_script import SshOptions, look_at, read_host
 from downpour.host.paths import Credentials
 
 if TYPE_CHECKING:
-    from downpour.cluster.certificates import Certified, Issued
+    from downpour.cluster.certificates import Issued
     from downpour.cluster.doctor import HostReport
     from downpour.cluster.launchers.ssh_script import Look
     from downpour.cluster.probes import Finding
@@ -187,15 +187,10 @@ def _report(issued: Issued) -> list[str]:
         until = f"valid until {files.until:%Y-%m-%d}"
         lines += [f"{files.certificate}: for {files.machine}; {until}", f"{files.key}: its key"]
     for files in issued.machines:
+        three = {"cert": files.certificate, "key": files.key, "ca": issued.authority}
+        paths = {word: shlex.quote(str(path)) for word, path in three.items()}
+        options = " ".join(f"--tls-{word} {path}" for word, path in paths.items())
+        variables = " ".join(f"DOWNPOUR_TLS_{word.upper()}={path}" for word, path in paths.items())
         lines += ["", f"On {files.machine.names[0]}, as options of every command:", ""]
-        lines += _usage(files, issued.authority)
+        lines += [f"    {options}", "", "or in its environment:", "", f"    export {variables}"]
     return lines
-
-
-def _usage(machine: Certified, authority: Path) -> list[str]:
-    """Return lines that name the three files as options, and as variables."""
-    files = {"cert": machine.certificate, "key": machine.key, "ca": authority}
-    paths = {word: shlex.quote(str(path)) for word, path in files.items()}
-    options = " ".join(f"--tls-{word} {path}" for word, path in paths.items())
-    variables = " ".join(f"DOWNPOUR_TLS_{word.upper()}={path}" for word, path in paths.items())
-    return [f"    {options}", "", "or in its environment:", "", f"    export {variables}"]

@@ -268,17 +268,13 @@ def _images(path: Path) -> list[Path]:
         kinds = ", ".join(sorted(IMAGE_SUFFIXES))
         accepted = f"must be a .npz or .npy file, an image ({kinds}), or a folder of images"
         raise SpecError("dataset", path.name, accepted)
-    _tell_left_out(path, sorted({*files} - {*images}))
-    return images
-
-
-def _tell_left_out(folder: Path, others: list[Path]) -> None:
-    """Log which entries of a folder of images are not read, in one line."""
+    others = sorted({*files} - {*images})
     names = [f"{other.name}/" if other.is_dir() else other.name for other in others]
     if len(names) > _NAMED:
         names[_NAMED:] = [f"{len(names) - _NAMED} more"]
     if names:
-        log.warning("%s: left out, because no images: %s", folder.name, ", ".join(names))
+        log.warning("%s: left out, because no images: %s", path.name, ", ".join(names))
+    return images
 
 
 @contextmanager

@@ -108,7 +108,9 @@ class Ledger(Observer):
                 if fact.share < 1:
                     self._shares[fact.attempt.round][fact.attempt.shard] = fact.share
             case out.Saved():
-                self._save(fact)
+                self._rounds[fact.attempt.round].snapshots += 1
+                self._savers[fact.snapshot.file.name] = fact.attempt, self._now
+                self._attempts[fact.attempt].saved_at.append(self._now)
             case out.Accepted():
                 self._accept(fact.attempt)
             case out.GivenUp():
@@ -125,11 +127,6 @@ class Ledger(Observer):
         entry = self._attempts.get(attempt)
         if entry is not None and entry.ended_at is None:
             entry.ended_at = self._now
-
-    def _save(self, fact: out.Saved) -> None:
-        self._rounds[fact.attempt.round].snapshots += 1
-        self._savers[fact.snapshot.file.name] = fact.attempt, self._now
-        self._attempts[fact.attempt].saved_at.append(self._now)
 
     def _accept(self, attempt: AttemptId) -> None:
         """Count the time that led to an update: of its attempt, and of the attempts before it."""

@@ -95,7 +95,9 @@ def tactics_for(run: RecordedRun, names: tuple[str, ...] = ()) -> list[Tactic]:
         if mine or tactic in found or (names and name not in names):
             continue
         try:
-            _check(run, tactic)
+            asked = run.spec.replace(**asdict(tactic))
+            check_policy(asked, POLICIES[tactic.policy], len(run.workers))
+            check_mode(asked)
         except SpecError:
             if name in names:
                 raise
@@ -218,12 +220,6 @@ class RerunWatch(Observer):
                     self.ended = True
                     if fact.ending is not ExperimentState.FINISHED:
                         self.failure = fact.reason
-
-
-def _check(run: RecordedRun, tactic: Tactic) -> None:
-    asked = run.spec.replace(**asdict(tactic))
-    check_policy(asked, POLICIES[tactic.policy], len(run.workers))
-    check_mode(asked)
 
 
 def plan_of_rerun(run: RecordedRun, tactic: Tactic, seed: int) -> Plan:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
 from uuid import uuid4
@@ -290,10 +291,7 @@ def look_at(
     probe = shared / f"{TEMPORARY_PREFIX}ssh-{uuid4().hex[:12]}"
     try:
         probe.touch()
-
-        def look(host: Host) -> Look:
-            return _look(host, options, probe, numerics=numerics)
-
+        look = partial(_look, options=options, probe=probe, numerics=numerics)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             return list(pool.map(look, hosts))
     finally:

@@ -189,8 +189,15 @@ class StudyFolder(Generic[StudyT_co]):
             replace_file(self.path / name, content)
 
     def ended(self) -> list[EndedRun]:
-        """Return the ended runs of this study, with their outcomes."""
-        return [self._ended(name) for name in self._names() if self.study.has_run(name)]
+        """Return the ended runs, with their outcomes; fail if a folder's name isn't its run's."""
+        ended = []
+        for place in (record.parent for record in self.records()):
+            spec, summary = read_spec(place), read_summary(place)
+            run = self.study.run_of(place.name, spec)
+            if run is None:
+                raise _mismatch(place)
+            ended.append(EndedRun(run, summary))
+        return ended
 
     def records(self) -> list[Path]:
         """Return the paths of the records of ended runs, each in a folder of its run's name."""
@@ -199,15 +206,6 @@ class StudyFolder(Generic[StudyT_co]):
     def record(self, name: str) -> Path:
         """Return the path of a run's record; it exists once the run has ended."""
         return self._place(name) / RECORD_NAME
-
-    def _ended(self, name: str) -> EndedRun:
-        """Read a run's files, and check that they belong to the run in the folder's name."""
-        place = self._place(name)
-        spec, summary = read_spec(place), read_summary(place)
-        run = self.study.run_of(name, spec)
-        if run is None:
-            raise _mismatch(place)
-        return EndedRun(run, summary)
 
     def _is_another(self, former: Any) -> bool:
         """Whether the study here has another name, or finished runs that don't belong here."""
