@@ -12,8 +12,8 @@ unneeded.
 A *worker* is idle, or busy with exactly one attempt, until it is gone. A worker that registers
 again begins a new life. When an attempt ends, by an update, a failure or a cancellation, its worker
 becomes idle in the same step. A worker that still trains something that it should not is stuck
-until it reports no attempt. A worker that cannot train the active experiment is unfit until that
-experiment ends. A worker that the scheduler knows only from the journal is awaited: it keeps its
+until it reports no attempt. An idle worker that can train no open experiment is shown as unfit. A
+worker that the scheduler knows only from the journal is awaited: it keeps its
 attempt, and the scheduler asks it for nothing, until it registers with this manager.
 
 An *experiment* waits in the queue, is prepared, runs and ends. If a user pauses it, the scheduler
@@ -227,7 +227,7 @@ class ExperimentEvent:
 # Steps are literals and not members of an enum, because a step is only ever an argument. mypy
 # checks both, but in Python 3.11 looking up a member takes six times as long as comparing text.
 TaskStep = Literal["assign", "lose", "publish", "give-up", "refuse", "apply", "drop"]
-WorkerStep = Literal["register", "assign", "release", "stick", "exclude", "readmit", "go"]
+WorkerStep = Literal["register", "assign", "release", "stick", "go"]
 ExperimentStep = Literal["activate", "start", "set-aside", "finish", "cancel", "fail"]
 
 State = TypeVar("State", bound=StrEnum)
@@ -259,12 +259,9 @@ WORKER: Table[WorkerState, WorkerStep] = {
     (WorkerState.IDLE, "stick"): WorkerState.STUCK,
     (WorkerState.BUSY, "stick"): WorkerState.STUCK,
     (WorkerState.STUCK, "release"): WorkerState.IDLE,
-    (WorkerState.IDLE, "exclude"): WorkerState.UNFIT,
-    (WorkerState.UNFIT, "readmit"): WorkerState.IDLE,
     (WorkerState.IDLE, "go"): WorkerState.GONE,
     (WorkerState.BUSY, "go"): WorkerState.GONE,
     (WorkerState.STUCK, "go"): WorkerState.GONE,
-    (WorkerState.UNFIT, "go"): WorkerState.GONE,
 }
 
 EXPERIMENT: Table[ExperimentState, ExperimentStep] = {

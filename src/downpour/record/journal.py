@@ -21,7 +21,6 @@ import xxhash
 from pydantic import TypeAdapter, ValidationError
 
 from downpour.base.errors import FileCorrupt, SpecError, StoreError
-from downpour.base.states import ExperimentState
 from downpour.core.node.journal import (
     JournalWriter,
     Line,
@@ -68,10 +67,6 @@ def replay_each(
 ) -> ReplayedJournals:
     """Replay each journal into a separate core.
 
-    One experiment runs at a time. If several have begun and not ended, the one with the latest
-    entry continues. An earlier manager had left out the others; a manager that starts after that
-    one has ended continues them.
-
     If we cannot replay a journal, we leave out its experiment, with a reason, and no other is
     affected. The `known` experiments have been replayed already.
     """
@@ -82,11 +77,6 @@ def replay_each(
             replayed[name] = known.get(name) or replay_one(journals[name], patience)
         except FileCorrupt as error:
             left_out[name] = str(error)
-    begun = [name for name, one in replayed.items() if one.life.state is ExperimentState.RUNNING]
-    begun.sort(key=lambda name: journals[name][-1].order)
-    for name in begun[:-1]:
-        del replayed[name]
-        left_out[name] = f"{begun[-1]} has begun since: restart the manager after its end"
     return ReplayedJournals(replayed, left_out)
 
 

@@ -7,13 +7,14 @@ defaults, and readers skip kinds and fields that they do not know.
 """
 
 import re
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, NamedTuple, get_args
 
 import msgspec
 
 from downpour.base.errors import size_in_words
 from downpour.base.names import CPU
 from downpour.base.values import Part
+from downpour.core.scheduler.outputs import Change
 
 SHARD_CLASSES_MAX = 5_000
 """The most counts in a line, a few bytes each: a record has one such line, and people read it."""
@@ -286,9 +287,12 @@ class AttemptFailedLine(AttemptLine, frozen=True, kw_only=True):
 
 
 class RescheduledLine(_Line, frozen=True, kw_only=True):
-    """A user rescheduled the experiment, or it was set aside: no worker trains it."""
+    """A user rescheduled the experiment, or it was set aside: no worker trains it.
 
-    change: Literal["paused", "continued", "prioritized", "set aside"]
+    If it has "begun beside" another one, it has the workers that this one cannot use.
+    """
+
+    change: Change
     priority: int = 0
 
 

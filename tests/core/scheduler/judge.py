@@ -84,7 +84,7 @@ class Judge:
                 assert fact.model is not None
                 assert (fact.experiment, fact.model.name) not in self.discarded
                 self.best[fact.experiment] = fact
-            case out.Rescheduled() if fact.change != "prioritized":
+            case out.Rescheduled(change="paused" | "continued" | "set aside"):
                 assert (fact.experiment in self.paused) == (fact.change != "paused")
                 self.paused ^= {fact.experiment} if fact.change != "set aside" else set()
             case out.ForecastRecorded() | out.HandOverAsked() | out.Withheld() | out.Quarantined():

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from downpour.base.errors import SpecError
-from downpour.base.states import ExperimentState, FailureKind, WorkerState
+from downpour.base.states import ExperimentState, FailureKind
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
 from downpour.core.spec import Spec
@@ -86,7 +86,7 @@ def test_two_against_one_and_the_one_tries_again() -> None:
     play.train("ann", "wrong")
     assert play.counted == [("right", ("cid",))]
     assert "twice the same bytes" in play.quarantined["ann"]
-    assert play.worker("ann").life.state is WorkerState.UNFIT
+    assert "ann" in play.core.state.workers.unfit_for("one")
     assert [each.worker for each in of(play.happened, out.Contradicted)] == ["ann", "ann"]
 
 
@@ -300,7 +300,7 @@ def test_a_quarantine_lasts_as_long_as_the_process() -> None:
         name = next(worker.name for worker in play.core.state.workers if worker.running)
         play.train(name, "wrong" if name == "ann" else "right")
     play.join("ann", numeric_class=ONE_CLASS, process="ann 1")
-    assert play.worker("ann").life.state is WorkerState.UNFIT
+    assert "ann" in play.core.state.workers.unfit_for("one")
     play.core = play.replica
     play.core.resume()
     play.join("ann", numeric_class=ONE_CLASS, process="ann 1")

@@ -397,8 +397,10 @@ class Surroundings(RuleBasedStateMachine):
         for entry in (one for one in (event, *output.facts) if isinstance(one, Entry)):
             self.kept.append((self.now_seconds, entry))
             self.replica.replay(self.now_seconds, entry)
-        active = self.scheduler.state.active
+        active, opened = self.scheduler.state.active, self.scheduler.state.open
         runs = active is not None and active.round is not None and active.life.may("finish")
+        # One that is preparing beside it would begin anew.
+        runs = runs and not any(each.life.state == "preparing" for each in opened)
         if active is not None and runs and len(self.history) % 4 == 0:
             self._begin_anew(checkpoint(active))
         if isinstance(event, on.UpdatePublished) and event.attempt in self.judge.assigned:

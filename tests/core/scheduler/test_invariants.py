@@ -35,7 +35,7 @@ def nobody_trains(state: SchedulerState, _: Experiment, current: Round) -> None:
 def nobodys_turn(state: SchedulerState, experiment: Experiment, _: Round) -> None:
     """End an experiment, and let the next one wait."""
     experiment.life.step("cancel")
-    state.active = None
+    state.open.clear()
 
 
 def standstill(state: SchedulerState, experiment: Experiment, _: Round) -> None:
@@ -71,7 +71,7 @@ CASES: list[tuple[Falsify, str]] = [
         lambda s, _, __: vars(s.workers.get("bob")).update(running=s.workers.get("ann").running),  # type: ignore[union-attr]
         "bob is busy with a task that is held by",
     ),
-    (lambda s, _, __: vars(s).update(active=None), "should be the only open one, but open are one"),
+    (lambda s, _, __: s.open.clear(), r"open should be \[\], but open are one"),
     (lambda _, __, r: vars(r).update(published=1), "counts 1 published"),
     (lambda _, __, r: r._pending.clear(), r"offers the shards \[\]"),
     (lambda _, __, r: r._held.remove(1), r"holds \[0\]"),
@@ -95,7 +95,7 @@ CASES: list[tuple[Falsify, str]] = [
     (lambda _, e, __: e.models.clear(), "runs without a model"),
     (unknown_attempt, "is busy with .*, which no round waits for"),
     (nobody_trains, "policy 'wait' assigns nothing although .* idle"),
-    (nobodys_turn, "an experiment waits although none is active"),
+    (nobodys_turn, "an experiment waits although none is open"),
     (lambda s, _, __: vars(s.experiments["two"]).update(rounds_done=3), "has done 3 of 2 rounds"),
     (lost_best, "has let its best model go"),
     (unused_updates, "is complete, but not treated so"),

@@ -7,7 +7,7 @@ import pytest
 
 from downpour.base import states
 from downpour.base.errors import IllegalTransition
-from downpour.base.states import ExperimentState
+from downpour.base.states import ExperimentState, FailureKind
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
@@ -131,7 +131,71 @@ def test_the_one_with_the_highest_priority_is_next() -> None:
         active = play.core.state.active
         assert (active.name if active is not None else None) == following
     play.happen(on.PauseAsked, experiment="three", paused=False)
-    assert play.core.state.active_as("three") is not None
+    assert play.core.state.open_as("three") is not None
+
+
+def beside(**spec: Any) -> Play:
+    """Return a scheduler with an experiment of one shard, and one of two beside it."""
+    play = Play()
+    play.join("ann", "bob", "cid", "dot")
+    play.submit(10, policy="wait", **spec)
+    play.submit(10, 10, name="two", policy="wait")
+    return play
+
+
+def holders(play: Play) -> dict[str, set[str]]:
+    """Return who trains each open experiment."""
+    names = {each.name: set[str]() for each in play.core.state.open}
+    for worker in play.core.state.workers:
+        if worker.running is not None:
+            names[worker.running.experiment].add(worker.name)
+    return names
+
+
+def test_the_next_experiment_has_the_workers_that_the_first_cannot_use() -> None:
+    """Between its rounds, the first one keeps as many workers as it has shards: those it had."""
+    play = beside(epochs=2)
+    assert holders(play) == {"one": {"ann"}, "two": {"bob", "cid"}}
+    assert not of(play.publish("ann"), out.Assigned)
+    play.fail("bob", make.attempt("two", 0, 0, 0), FailureKind.TASK, "bad disk")
+    assert holders(play) == {"one": set(), "two": {"cid", "dot"}}
+    play.aggregate()
+    assert holders(play)["one"] == {"ann"}
+    play.happen(on.WorkerLost, worker="ann", reason="gone")
+    assert holders(play) == {"one": {"bob"}, "two": {"cid", "dot"}}
+
+
+def test_experiments_side_by_side_end_by_themselves() -> None:
+    """The end of one, or its cancellation, takes no worker from the other."""
+    for ended, left in (("one", {"two": {"bob", "cid"}}), ("two", {"one": {"ann"}})):
+        play = beside()
+        cancelled = play.happen(on.ExperimentCancelled, experiment=ended, reason="enough")
+        assert {each.attempt.experiment for each in of(cancelled, out.Cancel)} == {ended}
+        assert holders(play) == left
+
+
+def test_both_go_on_after_a_takeover() -> None:
+    """Each with its own workers, once they have registered."""
+    play = beside()
+    alone = {name: Scheduler() for name in ("one", "two")}
+    for entry in play.entries:
+        alone[entry.experiment].replay(play.now, entry)
+    later = Scheduler()
+    later.take_in([core.state.experiments[name] for name, core in alone.items()], play.now)
+    prepared = later.resume()
+    assert [each.experiment for each in prepared if isinstance(each, out.Prepare)] == ["one", "two"]
+    assert {worker.name for worker in later.state.workers} == {"ann", "bob", "cid"}
+
+
+def test_an_experiment_that_fits_nobody_here_holds_no_other_up() -> None:
+    """The next one begins; the first one goes on once a worker comes that fits."""
+    play = Play()
+    play.join("ann")
+    play.submit(10, needs=["gpu"])
+    play.submit(10, name="two")
+    assert holders(play) == {"one": set(), "two": {"ann"}}
+    play.join("fast", labels=("gpu=a40",))
+    assert holders(play) == {"one": {"fast"}, "two": {"ann"}}
 
 
 def test_a_paused_experiment_survives_a_takeover_and_goes_on_with_its_work() -> None:
@@ -141,9 +205,9 @@ def test_a_paused_experiment_survives_a_takeover_and_goes_on_with_its_work() -> 
     play.submit(10, 10, evaluate_every=0)
     play.happen(on.ExperimentSubmitted, experiment="two", spec=make.spec(shards=1))
     play.happen(on.PauseAsked, experiment="one", paused=True)
-    assert play.core.state.active_as("one") is not None  # until its worker has ended
+    assert play.core.state.open_as("one") is not None  # until its worker has ended
     assert not of(play.publish("ann"), out.Assigned)
-    assert play.core.state.active_as("two") is not None
+    assert play.core.state.open_as("two") is not None
     alone = {name: Scheduler() for name in ("one", "two")}
     for entry in play.entries:
         alone[entry.experiment].replay(play.now, entry)
@@ -151,7 +215,7 @@ def test_a_paused_experiment_survives_a_takeover_and_goes_on_with_its_work() -> 
     later.take_in([core.state.experiments[name] for name, core in alone.items()], play.now)
     paused = later.state.experiments["one"]
     assert (paused.life.state, paused.paused) == (ExperimentState.WAITING, True)
-    assert later.state.active_as("two") is not None
+    assert later.state.open_as("two") is not None
     later.handle(on.ExperimentCancelled(at_seconds=20.0, experiment="two", reason="enough"))
     asked = later.handle(on.PauseAsked(at_seconds=21.0, experiment="one", paused=False))
     (prepare,) = [one for one in asked.commands if isinstance(one, out.Prepare)]

@@ -59,8 +59,7 @@ def test_a_worker_that_lacks_a_needed_label_trains_nothing() -> None:
     assert office.given("plain") == {}
     assert office.given("fast", "gpu=a40") == {0: "fast"}
     assert "no more tasks for plain: it has no label gpu" in office.said
-    states = {worker.name: worker.life.state for worker in office.core.state.workers}
-    assert states == {"plain": "unfit", "fast": "busy"}
+    assert list(office.core.state.workers.unfit_for("one")) == ["plain"]
     assert office.trained("fast", 0) == {1: "fast"}
     office.happen(on.ExperimentSubmitted, experiment="two", spec=make.spec())
     office.happen(on.ExperimentCancelled, experiment="one", reason="enough")
@@ -92,7 +91,7 @@ def test_where_all_workers_are_unfit_the_reason_is_said_at_once() -> None:
     assert (one.life.state, one.reason) == ("failed", one.told_waits)
     assert not one.asked_wrongly
     assert two.life.state == "preparing"
-    assert not office.core.state.workers.all_unfit
+    assert not office.core.state.workers.unfit_for("one")
 
 
 def test_a_worker_that_fits_comes_in_time() -> None:

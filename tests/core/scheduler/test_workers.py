@@ -50,7 +50,7 @@ def test_a_new_attempt_has_taken_no_time_to_start() -> None:
 
 
 def test_a_stuck_worker_is_not_able() -> None:
-    """It is again when it reports that it works at nothing; an unfit one when it may.
+    """It is when it reports that it works at nothing; an unfit one when it may, and for others.
 
     One that joins with an attempt of another manager is stuck. If it leaves, its name is free.
     """
@@ -60,17 +60,18 @@ def test_a_stuck_worker_is_not_able() -> None:
     workers.stick("cid")
     workers.assign("ann", make.attempt("one", 0, 0, 0), 1.0)
     workers.stick("ann")
-    workers.exclude("bob", "it lacks a label")
-    assert not workers.able
-    assert not workers.idle
+    workers.exclude("bob", "one", "it lacks a label")
+    assert not workers.able_for("one")
+    assert not workers.idle_for("one")
+    assert list(workers.idle_for("two")) == ["bob"]
     workers.unstick("ann")
     workers.unstick("bob")
-    assert list(workers.able) == ["ann"]
-    workers.readmit()
-    assert list(workers.able) == ["ann", "bob"]
+    assert list(workers.able_for("one")) == ["ann"]
+    workers.readmit("one")
+    assert list(workers.able_for("one")) == ["ann", "bob"]
     workers.remove("cid")
     workers.join("cid", 2.0)
-    assert list(workers.able) == ["ann", "bob", "cid"]
+    assert list(workers.able_for("one")) == ["ann", "bob", "cid"]
 
 
 def test_an_awaited_worker_is_forgotten_with_its_attempt() -> None:

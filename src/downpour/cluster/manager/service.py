@@ -316,9 +316,9 @@ def manager_metrics(
 
 
 def _current(core: Scheduler, archive: Archive) -> Metrics:
-    workers = (worker.life.state for worker in core.state.workers)
+    workers = (views.shown_state(core.state, worker) for worker in core.state.workers)
     help_text = "Registered workers, by state."
-    counts = _by_state(states.WORKER, workers, {states.WorkerState.GONE})
+    counts = _by_state(states.WorkerState, workers, {states.WorkerState.GONE})
     yield gauge("downpour_workers", help_text, counts, "state")
     slowness = {one.name: median(one.slowness) for one in core.state.workers if one.slowness}
     help_text = "A worker's seconds a sample over the round's median, median of 16 rounds."
@@ -328,14 +328,16 @@ def _current(core: Scheduler, archive: Archive) -> Metrics:
     # Take only the counts from the archive: with 100,000 experiments in it, a scrape would hold up
     # the driver. The archive also has the core's ended experiments.
     experiments = [one for one in core.state.experiments.values() if one.name not in archive]
-    counts = _by_state(states.EXPERIMENT, (each.life.state for each in experiments))
+    counts = _by_state(states.ExperimentState, (each.life.state for each in experiments))
     counts = {name: n + archive.states[states.ExperimentState(name)] for name, n in counts.items()}
     yield gauge("downpour_experiments", "Experiments of this directory, by state.", counts, "state")
     done = archive.rounds_done + sum(one.rounds_done for one in experiments)
     help_text = "Rounds that became a model, of all experiments, earlier managers included."
     yield counter("downpour_rounds_total", help_text, done)
     current = core.state.active.round if core.state.active else None
-    tasks = _by_state(states.TASK, (task.life.state for task in current.tasks) if current else ())
+    tasks = _by_state(
+        states.TaskState, (task.life.state for task in current.tasks) if current else ()
+    )
     yield gauge("downpour_tasks", "Tasks of the current round, by state.", tasks, "state")
 
 
@@ -382,14 +384,13 @@ def _past(counters: Counters) -> Metrics:
 
 
 def _by_state(
-    table: states.Table[states.State, states.Step],
+    kind: type[states.State],
     found: Iterable[states.State],
     left_out: Iterable[states.State] = (),
 ) -> Mapping[str, int]:
     """Count states, with 0 for unused ones, so that no state is missing from a graph."""
-    known = dict.fromkeys(state for pair in table.items() for state in (pair[0][0], pair[1]))
     counts = Counter(found)
-    return {state: counts[state] for state in known if state not in left_out}
+    return {state: counts[state] for state in kind if state not in left_out}
 
 
 def _journal_bytes(folder: Path) -> int:

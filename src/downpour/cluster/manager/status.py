@@ -197,14 +197,15 @@ def status(
     `contributions` are the workers' known contributions to the active experiment.
     """
     shown = core.state.experiments.get(experiment) if experiment else core.state.active
+    opened = (each for each in core.state.open if each is not shown)
+    others = [*opened, *queue.waiting(core.state)]
     tasks = shown.tasks_at_hand()[:TASKS_SHOWN] if shown else []
     update_bytes = shown.update_bytes if shown else 0
     usual = _usual_pace(core, tasks)
-    device = shown.spec.device if shown else names.AUTO
     return messages.Status(
         change=change,
         workers=tuple(
-            _worker(worker, roster, device, contributions.get(worker.name))
+            _worker(worker, core.state, roster, shown, contributions.get(worker.name))
             for worker in core.state.workers
         ),
         experiment=summary(core.state, shown) if shown else None,
@@ -218,7 +219,7 @@ def status(
         numeric_class=numeric_class,
         hostname=socket.gethostname(),
         pid=os.getpid(),
-        queue=tuple(summary(core.state, each) for each in queue.waiting(core.state)[:TOLD_MAX]),
+        queue=tuple(summary(core.state, each) for each in others[:TOLD_MAX]),
     )
 
 
@@ -260,7 +261,7 @@ def _why(core: queue.SchedulerState, experiment: Experiment) -> str:
         case states.ExperimentState.RUNNING:
             return experiment.told_waits
         case states.ExperimentState.WAITING:
-            before = [each.name for each in (core.active, *queue.waiting(core)) if each is not None]
+            before = [each.name for each in (*core.open, *queue.waiting(core))]
             place = before.index(experiment.name)
             behind = f", behind {before[place - 1]}" if place else ""
             shards = experiment.spec.shards
@@ -270,13 +271,17 @@ def _why(core: queue.SchedulerState, experiment: Experiment) -> str:
 
 
 def _worker(
-    worker: Worker, roster: Roster, asked: str, saving: Saving | None
+    worker: Worker,
+    core: queue.SchedulerState,
+    roster: Roster,
+    shown: Experiment | None,
+    saving: Saving | None,
 ) -> messages.WorkerStatus:
-    entry = roster.get(worker.name)
+    entry, asked = roster.get(worker.name), shown.spec.device if shown else names.AUTO
     return messages.WorkerStatus(
         worker=worker.name,
         address=str(entry.address) if entry else "",
-        state=worker.life.state,
+        state=shown_state(core, worker),
         running=worker.running,
         system=worker.system,
         tasks_done=worker.tasks_done,
@@ -290,8 +295,15 @@ def _worker(
         stands_by=saving.stands_by if saving else False,
         differs=roster.differences(worker.name),
         cards=entry.registration.cards if entry else 0,
-        unfit_because=worker.unfit_because,
+        unfit_because=core.workers.unfit_for(shown.name).get(worker.name, "") if shown else "",
     )
+
+
+def shown_state(core: queue.SchedulerState, worker: Worker) -> states.WorkerState:
+    """Return the state of a worker; an idle one that can train no open experiment is unfit."""
+    unfit = [worker.name in core.workers.unfit_for(each.name) for each in core.open]
+    is_unfit = worker.life.state is states.WorkerState.IDLE and unfit and all(unfit)
+    return states.WorkerState.UNFIT if is_unfit else worker.life.state
 
 
 def _task(

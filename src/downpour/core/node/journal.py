@@ -286,7 +286,7 @@ class Journaling:
         return [Kept(order, entry)] if isinstance(entry, Entry) else []
 
     def _checkpoint(self, core: Scheduler, name: str) -> list[Kept]:
-        experiment, journal = core.state.active_as(name), self._journal_of(name)
+        experiment, journal = core.state.open_as(name), self._journal_of(name)
         if experiment is None or experiment.round is None or journal is None:
             return []
         if not self._is_due(experiment, journal.replayed):

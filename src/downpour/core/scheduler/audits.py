@@ -43,7 +43,7 @@ def take(state: SchedulerState, context: TaskContext, update: out.Withheld) -> N
     context.round.withhold(update)
     state.note(update)
     state.discard(context.experiment.name, (spent.file,) if spent is not None else ())
-    if state.active is context.experiment:  # else `settle_all` does so when its turn comes
+    if context.experiment in state.open:  # else `settle_all` does so when its turn comes
         settle(state, context)
 
 
@@ -103,9 +103,11 @@ def settle(state: SchedulerState, context: TaskContext) -> None:
     if not repeats(withheld):
         reason = f"{', '.join(workers)} each made another update of the same task"
         context.experiment.audits = False
-        state.log(f"no more audits: the task does not repeat its bytes: {reason}")
+        said = f"no more audits: the task does not repeat its bytes: {reason}"
+        state.decided(context.experiment.name, said)
     elif len(workers) > 1:
-        state.log(f"{' and '.join(workers)} disagree, and no third worker here can decide")
+        said = f"{' and '.join(workers)} disagree, and no third worker here can decide"
+        state.decided(context.experiment.name, said)
     else:
         _say_alone(state, context.experiment, withheld[0])
     for other in withheld[1:]:
@@ -228,9 +230,10 @@ def _say_alone(state: SchedulerState, experiment: Experiment, update: out.Withhe
     worker = state.workers.get(update.worker)
     if worker is not None and not worker.told_alone:
         worker.told_alone = True
-        state.log(
+        state.decided(
+            experiment.name,
             f"no audits of {worker.name}: no other worker here computes with "
-            f"{update.numeric_class}; `downpour audit {experiment.name}` can audit some tasks later"
+            f"{update.numeric_class}; `downpour audit {experiment.name}` can audit some later",
         )
 
 
@@ -248,7 +251,7 @@ def idle_auditors(
             if not (holder.audits_due or _is_drawn(state, experiment, current, task)):
                 continue
             its = holder.class_for(experiment.spec.device)
-            for worker in filter(None, map(state.workers.get, list(state.workers.idle))):
+            for worker in filter(None, map(state.workers.get, list(state.idle_for(experiment)))):
                 alike = its and worker.class_for(experiment.spec.device) == its
                 is_new = worker.name not in task.offer.failed_on
                 if alike and is_new and may_train(state, experiment, task, worker.name):

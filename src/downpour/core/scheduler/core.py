@@ -45,16 +45,18 @@ class Scheduler:
         _take_in(state, event)
         # We check after every event: updates come in many ways, and a grace window ends by time
         # alone.
-        if state.active is not None:
-            updates.aggregate_if_due(state, state.active)
+        for experiment in list(state.open):
+            updates.aggregate_if_due(state, experiment)
         if not state.replaying:  # it is a fact in the journal
             queue.set_aside_if_drained(state)
         # We also ask the policy after every event, because any event may have freed a worker or a
         # shard.
         dispatch.decide(state, event)
-        if state.policy_error and state.active is not None:
-            reason, state.policy_error = state.policy_error, ""
-            queue.fail(state, state.active, reason, asked_wrongly=True)
+        for experiment in list(state.open):
+            if experiment.policy_error:
+                queue.fail(state, experiment, experiment.policy_error, asked_wrongly=True)
+        if not state.replaying:
+            queue.activate_beside(state)
         return state.output
 
     def replay(self, at_seconds: float, entry: Journaled) -> None:
@@ -77,34 +79,32 @@ class Scheduler:
     def take_in(self, experiments: Iterable[Experiment], at_seconds: float) -> None:
         """Take in separately replayed experiments, in order of their submission.
 
-        At most one of them has begun and not ended. It becomes the active one; if there is none,
-        the first waiting experiment does. The scheduler must be empty.
+        Those that have begun and not ended are open; if there are none, the first waiting one is.
+        The scheduler must be empty.
         """
         self.state.now_seconds = max(self.state.now_seconds, at_seconds)
         take_up(self.state, experiments)
         queue.activate_next(self.state)
 
     def resume(self) -> Sequence[out.Command]:
-        """Continue the active experiment: ask for its dataset, and await its workers.
+        """Continue the open experiments: ask for their datasets, and await their workers.
 
         A worker that was busy keeps its attempt. The scheduler asks it for nothing before it has
         registered with this manager. If it does not register in time, other workers get its shard.
         """
         state = self.state
         state.output, state.resumed_at_seconds = out.Output(), state.now_seconds
-        experiment = state.active
-        if experiment is None:
-            return []
-        if experiment.life.state is ExperimentState.RUNNING:
-            experiment.ready = False
-            # These workers are awaited and not idle. Calls to workers that only the journal knows
-            # fail, and each failed call would cost a retry. So one crash of the manager could end
-            # the experiment.
-            for current in experiment.rounds:
-                for attempt, worker in current.holders():
-                    state.workers.expect(worker, attempt, state.now_seconds)
-        experiment.preparing = 0  # the earlier manager's preparation ended with it
-        queue.prepare(state, experiment)
+        for experiment in state.open:
+            if experiment.life.state is ExperimentState.RUNNING:
+                experiment.ready = False
+                # These workers are awaited and not idle. Calls to workers that only the journal
+                # knows fail, and each failed call would cost a retry. So one crash of the manager
+                # could end the experiment.
+                for current in experiment.rounds:
+                    for attempt, worker in current.holders():
+                        state.workers.expect(worker, attempt, state.now_seconds)
+            experiment.preparing = 0  # the earlier manager's preparation ended with it
+            queue.prepare(state, experiment)
         return state.output.commands
 
     def unwanted(self, worker: str, running: Sequence[Progress]) -> list[AttemptId]:
@@ -163,11 +163,10 @@ def _take_in(state: SchedulerState, event: on.Event) -> None:  # noqa: C901, PLR
 
 def _prepared(state: SchedulerState, event: on.Prepared) -> None:
     """Begin the first round, or continue where an earlier manager stopped."""
-    experiment = state.active_as(event.experiment)
+    experiment = state.open_as(event.experiment)
     if experiment is not None:
         experiment.preparing = max(0, experiment.preparing - 1)
-    # The preparation continues after a cancellation, so it may end when another experiment is
-    # active.
+    # The preparation continues after a cancellation, so it may end after the experiment.
     if experiment is None or (
         experiment.life.state is not ExperimentState.PREPARING and experiment.ready
     ):
@@ -230,7 +229,7 @@ def _published(state: SchedulerState, event: on.UpdatePublished) -> None:
 
 def _aggregated(state: SchedulerState, event: on.Aggregated) -> None:
     """Take in a model version: end the rounds that are over with it, and begin others."""
-    experiment = state.active_as(event.experiment)
+    experiment = state.open_as(event.experiment)
     if experiment is None or event.round != experiment.version:
         return
     if state.replaying:
@@ -258,7 +257,7 @@ def _aggregated(state: SchedulerState, event: on.Aggregated) -> None:
 
 def _aggregation_failed(state: SchedulerState, event: on.AggregationFailed) -> None:
     """Let workers retrain the shards whose updates are unusable."""
-    experiment = state.active_as(event.experiment)
+    experiment = state.open_as(event.experiment)
     if experiment is None or not experiment.applying or event.round != experiment.version:
         return
     rounds = {key.shard: experiment.round_of(key.round) for key in experiment.applying}
@@ -271,7 +270,7 @@ def _aggregation_failed(state: SchedulerState, event: on.AggregationFailed) -> N
 
 
 def _evaluated(state: SchedulerState, event: on.Evaluated) -> None:
-    experiment = state.active_as(event.experiment)
+    experiment = state.open_as(event.experiment)
     if experiment is not None and experiment.testing and event.part == "test":
         experiment.testing = False
         experiment.tested = experiment.last_evaluation = event.evaluation
@@ -290,7 +289,8 @@ def _evaluated(state: SchedulerState, event: on.Evaluated) -> None:
         _note_best(state, experiment, best)
     if experiment.has_stopped_early and not experiment.all_rounds_done:
         last = experiment.epoch_of(experiment.rounds_done - 1)
-        state.log(f"stopped after epoch {last}: {experiment.why_it_ends}")
+        said = f"stopped after epoch {last}: {experiment.why_it_ends}"
+        state.decided(experiment.name, said)
     state.discard(experiment.name, spent_models(experiment))
     # Training may have waited for this evaluation.
     experiment.start_rounds()
@@ -337,7 +337,7 @@ def _join(state: SchedulerState, event: on.WorkerJoined) -> None:
     worker = state.workers.join(name, state.now_seconds)
     if former is not None and event.process and former.process == event.process:
         worker.joined_at_seconds, worker.audits_due = former.joined_at_seconds, former.audits_due
-    elif state.active is not None and state.active.rounds_done:
+    elif any(experiment.rounds_done for experiment in state.open):
         worker.audits_due = audits.LATE_AUDITS
     if former is None:
         state.log(f"{name} joined")
@@ -466,7 +466,7 @@ def _tick(state: SchedulerState) -> None:
 
 def _check_progress(state: SchedulerState, worker: Worker, attempt: AttemptId) -> None:
     """Take back an attempt that stands still although its worker sends heartbeats."""
-    experiment = state.active_as(attempt.experiment)
+    experiment = state.open_as(attempt.experiment)
     pause = state.now_seconds - worker.active_at_seconds
     if experiment is not None and pause > experiment.progress_timeout.seconds * state.patience:
         publishes = worker.progress is not None and worker.progress.phase == "publishing"

@@ -29,10 +29,13 @@ _SHARDS_NAMED = 4
 
 
 def decide(state: SchedulerState, event: on.Event | None = None) -> None:
-    """Ask the policy, and carry out its actions."""
-    experiment = state.active
-    if experiment is None or not experiment.ready or experiment.paused or state.replaying:
-        return
+    """Ask the policies of the open experiments, and carry out their actions."""
+    for experiment in list(state.open) if not state.replaying else ():
+        if experiment.ready and not experiment.paused:
+            _decide_for(state, experiment, event)
+
+
+def _decide_for(state: SchedulerState, experiment: Experiment, event: on.Event | None) -> None:
     _ask_again(state, experiment)
     may_audit = not isinstance(event, round_view.QUIET)
     if may_audit:
@@ -43,7 +46,7 @@ def decide(state: SchedulerState, event: on.Event | None = None) -> None:
     # We start with the oldest round, because the others wait for its shards, now or later.
     for current in list(experiment.rounds):
         # If many rounds are open, most of them have only shards that are done or held back.
-        if current.outstanding and not state.policy_error:
+        if current.outstanding and not experiment.policy_error:
             _decide_on(state, experiment, current, event)
     for current, task, worker in audits.idle_auditors(state, experiment) if may_audit else ():
         reason = "an audit: it trains the task as well"
@@ -66,24 +69,25 @@ def _decide_on(
     current.offer_again(state.now_seconds)
     policy = state.policies[experiment.spec.policy]
     # Most events leave nothing to assign. Without this check, each would cost a view.
-    waiting = current.any_pending and bool(state.workers.idle)
+    waiting = current.any_pending and bool(state.workers.idle and state.idle_for(experiment))
     if not policy.watches and not waiting:
         return
-    if policy.watches and not round_view.may_have_news(state, event, waiting=waiting):
+    if policy.watches and not round_view.may_have_news(state, experiment, event, waiting=waiting):
         return
     between, decide = policy.between, policy.decide
-    if between is not None and round_view.is_crowded(state):
+    if between is not None and round_view.is_crowded(state, experiment):
         view, decide = round_view.view_of(state, experiment, current, policy, between=True), between
     else:
         view = round_view.view_of(state, experiment, current, policy)
         if policy.watches:
-            state.look_again_at_seconds = view.at_seconds + round_view.between_looks(view)
-            state.crowded_until_seconds = view.at_seconds + round_view.between_views(view)
+            now = view.at_seconds
+            experiment.look_again_at_seconds = now + round_view.between_looks(view)
+            experiment.crowded_until_seconds = now + round_view.between_views(view)
     try:
         actions = list(decide(view))
     except Exception as error:  # noqa: BLE001 - a stranger's policy must not stop the manager
         said = f"{type(error).__name__}: {error}"
-        state.policy_error = f"policy '{experiment.spec.policy}' raised {said}"
+        experiment.policy_error = f"policy '{experiment.spec.policy}' raised {said}"
         return
     _tell_who_stands_by(state, experiment, current, view, actions)
     for action in actions:
@@ -108,7 +112,7 @@ def _tell_who_stands_by(
     leaves_some = assigned < min(len(view.pending), len(view.idle))
     lines = standing_by(view) if leaves_some else {}
     for name in sorted(lines.keys() - experiment.told_standing_by):
-        state.log(lines[name])
+        state.decided(experiment.name, lines[name])
         _explained(state, current, name, lines[name])
     experiment.told_standing_by = frozenset(lines)
 
@@ -140,7 +144,7 @@ def _assign(
     task = _task(current, action.shard)
     if task is None or not task.life.may("assign"):
         return
-    if action.worker not in state.workers.idle or not 0 < action.share <= 1:
+    if action.worker not in state.idle_for(experiment) or not 0 < action.share <= 1:
         return
     if not round_view.may_train(state, experiment, task, action.worker):
         return
@@ -191,7 +195,7 @@ def _asked(
 
 def _ask_again(state: SchedulerState, experiment: Experiment) -> None:
     """Repeat the request to workers that came back without their attempts."""
-    for worker in state.workers.take_empty_handed():
+    for worker in state.workers.take_empty_handed(experiment.name):
         context = state.find(worker.running) if worker.running is not None else None
         if worker.running is not None and context is not None:
             # Its timeouts restart, as at an assignment. The attempt stays the same, so we count no

@@ -51,8 +51,11 @@ class Experiment:
     last round took. A worker that takes no longer than `startup_limit_seconds` to start counts as
     starting, and not as stalled. `told_waits` says what its shards wait for, if that may never
     come. Of the waiting experiments, the one with the highest `priority` is next, unless a user has
-    `paused` it. `preparing` counts the requested preparations without an answer. All workers tried
-    it and turned out unfit at `unfit_since_seconds`.
+    `paused` it. Its policy may have raised a `policy_error`, and then it fails. From
+    `look_again_at_seconds` on, a heartbeat leads to a new decision of a policy that watches. Before
+    `crowded_until_seconds`, we ask it only if a shard and a worker wait. `preparing` counts
+    the requested preparations without an answer. All workers tried it and turned out unfit at
+    `unfit_since_seconds`.
 
     Shards continue with their `optimizer_states`, by shard. If rounds overlap, they start with
     `steps`, their last applied updates. If they keep their own parameters, they start with `own`.
@@ -103,7 +106,8 @@ class Experiment:
         self.result: PublishedFile | None = None
         self.reason = ""
         self.asked_wrongly = False
-        self.told_waits = ""
+        self.told_waits = self.policy_error = ""
+        self.look_again_at_seconds = self.crowded_until_seconds = 0.0
         self.unfit_since_seconds: float | None = None
         self.told_standing_by: frozenset[str] = frozenset()
         self.unaudited: dict[str, Unaudited] = {}

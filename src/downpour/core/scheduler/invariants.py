@@ -39,11 +39,11 @@ def violations(core: SchedulerState) -> Iterator[str]:
 
 def _in_turn(core: SchedulerState) -> Iterator[str]:
     opened = [e for e in core.experiments.values() if e.life.state in _OPEN]
-    if opened != ([] if core.active is None else [core.active]):
+    if {e.name for e in opened} != {e.name for e in core.open} or len(opened) != len(core.open):
         names = ", ".join(e.name for e in opened) or "none"
-        yield f"the active experiment should be the only open one, but open are {names}"
-    if core.active is None and not all(e.paused for e in waiting(core)):
-        yield "an experiment waits although none is active"
+        yield f"open should be {[e.name for e in core.open]}, but open are {names}"
+    if not core.open and not all(e.paused for e in waiting(core)):
+        yield "an experiment waits although none is open"
 
 
 def _workers(core: SchedulerState) -> Iterator[str]:
@@ -51,10 +51,9 @@ def _workers(core: SchedulerState) -> Iterator[str]:
     states = {worker.name: worker.life.state for worker in core.workers}
     if sorted(idle) != sorted(name for name, state in states.items() if state is WorkerState.IDLE):
         yield f"the idle list {tuple(idle)} does not agree with the workers' states {states}"
-    active = core.active
-    active = active if active is not None and active.ready and not active.paused else None
-    if active is not None and (wrong := left_idle(core, active)):
-        yield wrong
+    for experiment in core.open:
+        if experiment.ready and not experiment.paused and (wrong := left_idle(core, experiment)):
+            yield wrong
     for worker in core.workers:
         if (worker.running is not None) != (worker.life.state in _HOLDING):
             yield f"{worker.name} is {worker.life.state} with {worker.running}"

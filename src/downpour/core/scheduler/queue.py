@@ -11,12 +11,12 @@ stay, so that a version's number follows from its place among the kept ones.
 
 import math
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 from downpour.base.states import Ending, ExperimentState
-from downpour.base.values import AttemptId, Part, PublishedFile
+from downpour.base.values import AttemptId, Part, PublishedFile, missing
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.experiment import Experiment
@@ -45,7 +45,10 @@ class Decision(NamedTuple):
 
 
 class SchedulerState:
-    """All experiments and workers; one experiment is active, the others wait for their turn.
+    """All experiments and workers; some experiments are open, the others wait for their turn.
+
+    The `open` ones are in the order in which they began. The first one is the active one: it has
+    all workers that it can use, and the next one has the others.
 
     `patience` scales every timeout (`base/states.py`). At 1, a worker that has sent too few
     heartbeats to learn from counts as lost after 10 s without one. An assignment counts as not
@@ -55,9 +58,7 @@ class SchedulerState:
     workers compute wrong; another process of that name has another try. We
     settle no audit before the workers of a manager that `resumed_at_seconds` can register.
     `policies` are the policies that a spec can name. While the state is `replaying` we ask no
-    policy, because the decisions come from a journal. From `look_again_at_seconds` on, a heartbeat
-    leads to a new decision of a policy that watches. Before `crowded_until_seconds`, we ask it only
-    if a shard and a worker wait. A policy last requested a worker at
+    policy, because the decisions come from a journal. A policy last requested a worker at
     `asked_for_workers_at_seconds`. `decisions` are the last few, for people to read; the scheduler
     doesn't use them.
     """
@@ -75,16 +76,13 @@ class SchedulerState:
         self.policies = policies
         self.workers = Workers()
         self.experiments: dict[str, Experiment] = {}
-        self.active: Experiment | None = None
+        self.open: list[Experiment] = []
         self.cause = 0  # the number of the event that it handles
         self.now_seconds = 0.0
         # Two numbers, because a requested worker looks like any other when it joins.
         self.wanted_workers = 0
         self.joined_since = 0
         self.replaying = False
-        self.policy_error = ""  # of a policy that raised; its experiment then fails
-        self.look_again_at_seconds = 0.0
-        self.crowded_until_seconds = 0.0
         self.asked_for_workers_at_seconds = -math.inf
         self.output = out.Output()
         self.decisions: deque[Decision] = deque(maxlen=_DECISIONS_KEPT)
@@ -98,17 +96,49 @@ class SchedulerState:
         self.output.facts.append(replace(fact, cause=self.cause))
 
     def log(self, text: str) -> None:
-        """Log a line about the active experiment, for users who watch it."""
-        if self.active is not None:
-            self.decided(self.active.name, text)
+        """Log a line about all open experiments, for users who watch them."""
+        for experiment in self.open:
+            self.decided(experiment.name, text)
 
     def decided(self, experiment: str, text: str) -> None:
         """Log a line about an experiment, for users who watch it."""
         self.decisions.append(Decision(self.now_seconds, experiment, text))
 
-    def active_as(self, name: str) -> Experiment | None:
-        """Return the experiment of that name if it is the active one."""
-        return self.active if self.active is not None and self.active.name == name else None
+    @property
+    def active(self) -> Experiment | None:
+        """The first open experiment, if there is one."""
+        return self.open[0] if self.open else None
+
+    def open_as(self, name: str) -> Experiment | None:
+        """Return the experiment of that name if it is open."""
+        return next((each for each in self.open if each.name == name), None)
+
+    def idle_for(self, experiment: Experiment) -> KeysView[str]:
+        """Return the idle workers that an open experiment may have, longest idle first."""
+        idle = self.workers.idle_for(experiment.name)
+        if experiment is self.active or not idle:
+            return idle
+        kept = self.kept_for(self.open[: self.open.index(experiment)])
+        return dict.fromkeys(name for name in idle if name not in kept).keys()
+
+    def kept_for(self, experiments: Iterable[Experiment]) -> set[str]:
+        """Return the idle workers that we keep for open experiments, which may soon use them.
+
+        An experiment uses a worker for each shard, and one more to replace another. It keeps those
+        that had its shards before.
+        """
+        kept: set[str] = set()
+        for each in experiments:
+            if each.paused or each.training_is_done:
+                continue
+            watches = self.policies[each.spec.policy].watches
+            most = each.spec.shards + max(each.spec.standbys, watches or each.spec.audit > 0)
+            running = (worker.running for worker in self.workers)
+            most -= sum(one is not None and one.experiment == each.name for one in running)
+            homes = set(each.homes.values())
+            fitting = (n for n in self.workers.idle_for(each.name) if n not in kept)
+            kept.update(sorted(fitting, key=lambda name: name not in homes)[: max(0, most)])
+        return kept
 
     def find(self, attempt: AttemptId, *, set_aside: bool = False) -> TaskContext | None:
         """Return the task of an attempt, or None if no open round has it.
@@ -116,7 +146,7 @@ class SchedulerState:
         With `set_aside`, the round may also be one of an experiment that was set aside.
         """
         name = attempt.experiment
-        experiment = self.experiments.get(name) if set_aside else self.active_as(name)
+        experiment = self.experiments.get(name) if set_aside else self.open_as(name)
         current = experiment.round_of(attempt.round) if experiment else None
         task = current.find(attempt) if current else None
         if experiment is None or current is None or task is None:
@@ -129,8 +159,8 @@ class SchedulerState:
             self.do(out.Discard(experiment=experiment, files=files))
 
     def exclude(self, worker: str, experiment: Experiment, reason: str) -> None:
-        """Assign no more tasks of the active experiment to a worker that cannot train it."""
-        self.workers.exclude(worker, reason)
+        """Assign no more tasks of an experiment to a worker that cannot train it."""
+        self.workers.exclude(worker, experiment.name, reason)
         self.decided(experiment.name, f"no more tasks for {worker}: {reason}")
 
     def cancel(self, worker: Worker, reason: str) -> None:
@@ -170,12 +200,51 @@ def submitted(state: SchedulerState, event: on.ExperimentSubmitted) -> None:
 
 
 def activate_next(state: SchedulerState) -> None:
-    """Activate the next waiting experiment, unless one is active."""
-    if state.active is None:
-        state.active = next((e for e in waiting(state) if not e.paused), None)
-        if state.active is not None:
-            state.active.life.step("activate")
-            prepare(state, state.active)
+    """Open the next waiting experiment, unless one is open."""
+    if not state.open and (following := _next(state)) is not None:
+        _activate(state, following)
+
+
+def _next(state: SchedulerState) -> Experiment | None:
+    return next((each for each in waiting(state) if not each.paused), None)
+
+
+def activate_beside(state: SchedulerState) -> None:
+    """Open the next waiting experiment as well if the open ones leave workers that fit it."""
+    is_busy = any(e.life.state is not ExperimentState.RUNNING or e.paused for e in state.open)
+    if is_busy or not state.open or not state.workers.idle:
+        return
+    left = state.workers.idle - state.kept_for(state.open)
+    following = _next(state) if left else None
+    if following is None:
+        return
+    workers = filter(None, map(state.workers.get, left))
+    if not all(missing(worker.labels, following.spec.needs) for worker in workers):
+        _reschedule(state, following, "begun beside")
+        _activate(state, following)
+
+
+def _activate(state: SchedulerState, experiment: Experiment) -> None:
+    state.open.append(experiment)
+    experiment.life.step("activate")
+    prepare(state, experiment)
+
+
+def replay_change(state: SchedulerState, experiment: Experiment, fact: out.Rescheduled) -> None:
+    """Repeat a change of the queue."""
+    match fact.change:
+        case "set aside":
+            set_aside(state, experiment)
+        case "prioritized":
+            experiment.priority = fact.priority
+        case "begun beside":
+            if experiment.life.state is ExperimentState.WAITING:
+                _activate(state, experiment)
+        case "paused" | "continued":
+            experiment.paused = fact.change == "paused"
+            activate_next(state)
+        case _:
+            assert_never(fact.change)
 
 
 def waiting(state: SchedulerState) -> list[Experiment]:
@@ -215,22 +284,27 @@ def _reschedule(state: SchedulerState, experiment: Experiment, change: out.Chang
 
 def set_aside_if_drained(state: SchedulerState) -> None:
     """Let the next experiment have the workers, once nothing of a paused one goes on."""
-    one = state.active
-    if one is None or not (one.paused and one.ready and one.life.state is ExperimentState.RUNNING):
-        return
-    goes_on = one.preparing or one.applying or one.evaluating or one.training_is_done
-    if not goes_on and not any(current.holders() for current in one.rounds):
-        set_aside(state, one)
+    for one in list(state.open):
+        if not (one.paused and one.ready and one.life.state is ExperimentState.RUNNING):
+            continue
+        goes_on = one.preparing or one.applying or one.evaluating or one.training_is_done
+        if not goes_on and not any(current.holders() for current in one.rounds):
+            set_aside(state, one)
 
 
 def set_aside(state: SchedulerState, experiment: Experiment) -> None:
     """Put a paused experiment back into the queue, and activate the next one."""
     experiment.life.step("set-aside")
     experiment.ready, experiment.told_waits = False, ""
-    state.active = None
-    state.workers.readmit()
+    _close(state, experiment)
     _reschedule(state, experiment, "set aside")
     activate_next(state)
+
+
+def _close(state: SchedulerState, experiment: Experiment) -> None:
+    state.open.remove(experiment)
+    # We excluded workers because of this experiment's code or labels; others have their own.
+    state.workers.readmit(experiment.name)
 
 
 def prepare(state: SchedulerState, experiment: Experiment) -> None:
@@ -252,7 +326,7 @@ def prepare(state: SchedulerState, experiment: Experiment) -> None:
 def effect_failed(state: SchedulerState, event: on.EffectFailed) -> None:
     """Fail an experiment because the driver could not carry out a command for it."""
     # An experiment that a user cancelled meanwhile no longer needs its commands.
-    experiment = state.active_as(event.experiment)
+    experiment = state.open_as(event.experiment)
     if experiment is not None:
         fail(state, experiment, event.reason, asked_wrongly=event.asked_wrongly)
 
@@ -314,7 +388,7 @@ def evaluate(
 
 def model_published(state: SchedulerState, event: on.ModelPublished) -> None:
     """Finish an experiment whose result is published."""
-    experiment = state.active_as(event.experiment)
+    experiment = state.open_as(event.experiment)
     if experiment is not None and experiment.publishing:
         experiment.result = event.model
         experiment.life.step("finish")
@@ -332,13 +406,12 @@ def conclude(
     experiment.reason = reason
     if back_to is not None:
         _go_back(state, experiment, back_to)
-    if state.active is experiment:
-        state.active = None
-        # We excluded workers because of this experiment's code or labels; the next one has its own.
-        state.workers.readmit()
+    if experiment in state.open:
+        _close(state, experiment)
         # We iterate over a copy, because `cancel` removes awaited workers.
         for worker in list(state.workers):
-            state.cancel(worker, reason)
+            if worker.running is not None and worker.running.experiment == experiment.name:
+                state.cancel(worker, reason)
     # This comes before `Conclude`, because the driver then removes the remaining files.
     state.discard(experiment.name, (*experiment.close(), *spent_models(experiment)))
     state.note(

@@ -177,9 +177,14 @@ _OUTSIDE_ROUNDS = ("reason", "dataset", "frozen", "trial", "shard_samples", "tes
 def durable(state: SchedulerState) -> tuple[tuple[Any, ...], ...]:
     """Return the state that a restart must preserve, in the order of submission."""
     # We leave out workers, timeouts and speeds: the scheduler relearns them, and they change no
-    # result.
+    # result. A preparation ends with its manager.
+    before = {ExperimentState.PREPARING: ExperimentState.WAITING}
     return tuple(
-        (each.life.state, _copied(each, _OUTSIDE_ROUNDS), checkpoint(each))
+        (
+            before.get(each.life.state, each.life.state),
+            _copied(each, _OUTSIDE_ROUNDS),
+            checkpoint(each),
+        )
         for each in state.experiments.values()
     )
 
@@ -222,7 +227,7 @@ def take_up(state: SchedulerState, experiments: Iterable[Experiment]) -> None:
         state.experiments[each.name] = each
         state.quarantined |= each.quarantined
         if each.life.state is ExperimentState.RUNNING:
-            state.active = each
+            state.open.append(each)
         elif each.life.state is ExperimentState.PREPARING:
             # In its separate replay it came first in the queue, but among others it may not.
             each.life.step("set-aside")
@@ -254,13 +259,7 @@ def _give_up(state: SchedulerState, entry: out.GivenUp) -> None:
 
 def _reschedule(state: SchedulerState, entry: out.Rescheduled) -> None:
     experiment = state.experiments[entry.experiment]
-    if entry.change == "set aside":
-        queue.set_aside(state, experiment)
-    elif entry.change == "prioritized":
-        experiment.priority = entry.priority
-    else:
-        experiment.paused = entry.change == "paused"
-        queue.activate_next(state)
+    queue.replay_change(state, experiment, entry)
 
 
 def _conclude(state: SchedulerState, entry: out.Concluded) -> None:

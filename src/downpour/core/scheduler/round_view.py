@@ -36,7 +36,7 @@ _UNFIT_SECONDS = 30.0
 def set_aside(state: SchedulerState, experiment: Experiment) -> None:
     """Exclude idle workers that compute wrong, or lack a label that all shards need."""
     needs = experiment.spec.needs
-    for name in list(state.workers.idle) if needs or state.quarantined else ():
+    for name in list(state.workers.idle_for(experiment.name)) if needs or state.quarantined else ():
         worker = state.workers.get(name)
         if name in state.quarantined:
             state.exclude(name, experiment, state.quarantined[name].reason)
@@ -82,7 +82,7 @@ def barred(
 
 def _strangers(state: SchedulerState, experiment: Experiment, its: str) -> frozenset[str]:
     """Return the workers that can audit no task of a numeric class."""
-    able, device = state.workers.able, experiment.spec.device
+    able, device = state.workers.able_for(experiment.name), experiment.spec.device
     return frozenset(
         each.name
         for each in state.workers
@@ -123,7 +123,8 @@ def auditors(state: SchedulerState, experiment: Experiment, task: ShardTask) -> 
     if not repeats(withheld):
         return
     involved = _involved(task)
-    others = (name for name in state.workers.able if name not in involved)
+    able = state.workers.able_for(experiment.name)
+    others = (name for name in able if name not in involved)
     found = False
     for name in _able(state, experiment, task, others):
         found = True
@@ -135,7 +136,7 @@ def auditors(state: SchedulerState, experiment: Experiment, task: ShardTask) -> 
 def _able(
     state: SchedulerState, experiment: Experiment, task: ShardTask, names: Iterable[str]
 ) -> Iterator[str]:
-    its, able = task.withheld[0].numeric_class, state.workers.able
+    its, able = task.withheld[0].numeric_class, state.workers.able_for(experiment.name)
     for name in names:
         worker = state.workers.get(name)
         if worker is None or name not in able or name in task.offer.failed_on:
@@ -153,7 +154,7 @@ def by_preference(
     state: SchedulerState, experiment: Experiment, pending: Sequence[base.PendingTask]
 ) -> Collection[str]:
     """Return the idle workers: first by preferred labels, then the homes of pending shards."""
-    idle, prefers = state.workers.idle, experiment.spec.prefers
+    idle, prefers = state.idle_for(experiment), experiment.spec.prefers
     homes = {task.home for task in pending} - {None} if len(pending) < len(idle) else set()
     if not (prefers or homes):
         return idle
@@ -168,8 +169,8 @@ def tell(state: SchedulerState, experiment: Experiment) -> None:
     If no worker has ever trained the experiment, and all of them tried and cannot, it fails soon,
     so that the next experiment begins.
     """
-    spec, all_unfit = experiment.spec, state.workers.all_unfit
-    unfit = _tried(state, experiment) if all_unfit else ""
+    spec, excluded = experiment.spec, state.workers.unfit_for(experiment.name)
+    unfit = _tried(state, experiment) if excluded and len(excluded) == len(state.workers) else ""
     waits = unfit
     if not unfit and (spec.needs or spec.shard_needs):
         waits = next(
@@ -177,7 +178,7 @@ def tell(state: SchedulerState, experiment: Experiment) -> None:
         )
     waits = waits or left_idle(state, experiment)
     if waits and waits != experiment.told_waits:
-        state.log(waits)
+        state.decided(experiment.name, waits)
     experiment.told_waits = waits
     _fail_if_unfit(state, experiment, unfit)
 
@@ -185,11 +186,12 @@ def tell(state: SchedulerState, experiment: Experiment) -> None:
 def _tried(state: SchedulerState, experiment: Experiment) -> str:
     """Say why the workers with all needed labels are unfit; empty if there are none."""
     needs = experiment.spec.needs
-    tried = [worker for worker in state.workers if not missing(worker.labels, needs)]
+    tried = [worker.name for worker in state.workers if not missing(worker.labels, needs)]
     if not tried:
         return ""
-    reason = tried[0].unfit_because
-    alike = [worker.name for worker in tried if worker.unfit_because == reason]
+    reasons = state.workers.unfit_for(experiment.name)
+    reason = reasons[tried[0]]
+    alike = [name for name in tried if reasons[name] == reason]
     more = f"; {len(tried) - len(alike)} more for other reasons" if len(alike) < len(tried) else ""
     return f"no worker here can train it: {reason} ({listed(alike, _NAMED)}{more})"
 
@@ -206,7 +208,7 @@ def _fail_if_unfit(state: SchedulerState, experiment: Experiment, unfit: str) ->
 
 
 def _waits(state: SchedulerState, experiment: Experiment, current: Round) -> str:
-    spec, able = experiment.spec, state.workers.able
+    spec, able = experiment.spec, state.workers.able_for(experiment.name)
     if spec.needs and not able:
         return f"all shards wait for a worker with {' and '.join(spec.needs)}: none is here"
     out = barred(state, experiment, current)
@@ -219,8 +221,8 @@ def _waits(state: SchedulerState, experiment: Experiment, current: Round) -> str
 
 def left_idle(state: SchedulerState, experiment: Experiment) -> str:
     """Say that a policy leaves all workers idle beside a shard that one of them may train."""
-    idle = state.workers.idle
-    if not idle or len(idle) < len(state.workers.able) or state.policy_error:
+    idle, able = state.idle_for(experiment), state.workers.able_for(experiment.name)
+    if not idle or len(idle) < len(able) or experiment.policy_error:
         return ""
     barred_in = [(current, barred(state, experiment, current)) for current in experiment.rounds]
     if all(
@@ -248,24 +250,26 @@ _CROWD = 64
 _CROWDED_SECONDS_A_TASK = 0.0005
 
 
-def may_have_news(state: SchedulerState, event: on.Event | None, *, waiting: bool) -> bool:
+def may_have_news(
+    state: SchedulerState, experiment: Experiment, event: on.Event | None, *, waiting: bool
+) -> bool:
     """Whether an event may change the decision of a policy that watches.
 
     `waiting` says that a task is pending and a worker idle. These two need not fit: a task in a
     hand-over waits for a certain worker.
     """
-    if is_crowded(state):
+    if is_crowded(state, experiment):
         return waiting and not isinstance(event, on.HeartbeatReceived)
     if waiting:
         return True
     if isinstance(event, on.HeartbeatReceived) and event.running:
-        return state.now_seconds >= state.look_again_at_seconds
+        return state.now_seconds >= experiment.look_again_at_seconds
     return not isinstance(event, QUIET)
 
 
-def is_crowded(state: SchedulerState) -> bool:
+def is_crowded(state: SchedulerState, experiment: Experiment) -> bool:
     """Whether many tasks run, and the policy looked at them too recently to look again."""
-    return state.now_seconds < state.crowded_until_seconds
+    return state.now_seconds < experiment.crowded_until_seconds
 
 
 def between_looks(view: base.RoundView) -> float:
@@ -305,8 +309,9 @@ def view_of(
     """
     workers, spec = state.workers, experiment.spec
     all_of_it = spec.shard_needs or current.audited
-    enough = len(current.tasks) if all_of_it else current.enough_for(workers.idle)
-    pending = current.pending(enough, workers.idle)
+    idle = state.idle_for(experiment)
+    enough = len(current.tasks) if all_of_it else current.enough_for(idle)
+    pending = current.pending(enough, idle)
     if not policy.watches:
         more: dict[str, Any] = {}
     elif between:
@@ -319,7 +324,7 @@ def view_of(
         at_seconds=state.now_seconds,
         pending=pending,
         idle=by_preference(state, experiment, pending),
-        workers=workers.able,
+        workers=workers.able_for(experiment.name),
         shards=len(current.tasks),
         begun=current.begun,
         standbys=spec.standbys,

@@ -54,7 +54,7 @@ def wait_seconds(failures: Sequence[Failure]) -> float:
 def aggregate_if_due(state: SchedulerState, experiment: Experiment) -> None:
     """Ask for the next model version if enough updates have arrived; never for two at once."""
     # A restarted manager cannot aggregate while it replays and prepares; `rounds` asks later.
-    if state.replaying or not experiment.ready or state.active is not experiment:
+    if state.replaying or not experiment.ready or experiment not in state.open:
         return
     if experiment.applying:
         return
@@ -410,7 +410,8 @@ def fail_if_hopeless(state: SchedulerState, context: TaskContext, reason: str) -
 
 def _able(state: SchedulerState, context: TaskContext) -> set[str]:
     """Return the workers that may train a task; asked seldom, because it looks at all workers."""
-    names, experiment = state.workers.able, context.experiment
+    experiment = context.experiment
+    names = state.workers.able_for(experiment.name)
     return {name for name in names if may_train(state, experiment, context.task, name)}
 
 

@@ -5,7 +5,7 @@ This module keeps names and times, and moves workers by their table. It knows no
 """
 
 from collections import deque
-from collections.abc import Iterator, KeysView
+from collections.abc import Iterator, KeysView, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -161,7 +161,7 @@ class Worker:
     attempt. `slowness` holds its paces in the last rounds, each over the round's median. The worker
     may finish a `lingering` attempt although it no longer counts; `needless` is that attempt's last
     snapshot. The manager asked the worker to leave `interval_seconds` between two heartbeats.
-    `labels` are the ones that its user gave it. If it is unfit, `unfit_because` says why.
+    `labels` are the ones that its user gave it.
     `started_in` is the experiment that its process has loaded, as far as we know. Its first attempt
     in an experiment takes `startup_seconds` longer because of the loading. It computes in its
     `numeric_class`, and on the processor in `processor_class`, if that is another. Its next
@@ -197,7 +197,6 @@ class Worker:
         self.startup_seconds = 0.0
         self.speedometer = Speedometer()
         self.labels: tuple[str, ...] = ()
-        self.unfit_because = ""
         self.numeric_class = self.processor_class = ""
         self.audits_due = 1
         self.told_alone = False
@@ -297,6 +296,9 @@ class Worker:
         self.advanced_at_seconds = at_seconds
 
 
+_NONE: Mapping[str, str] = {}
+
+
 class Workers:
     """The registered workers; idle ones are in the order in which they became idle."""
 
@@ -305,6 +307,7 @@ class Workers:
         self._idle: dict[str, None] = {}
         self._empty_handed: list[str] = []
         self._away: set[str] = set()
+        self._unfit: dict[str, dict[str, str]] = {}
 
     def __iter__(self) -> Iterator[Worker]:
         return iter(self._all.values())
@@ -326,16 +329,26 @@ class Workers:
         """The names of the idle workers, longest idle first; a view that changes with them."""
         return self._idle.keys()
 
-    @property
-    def able(self) -> KeysView[str]:
-        """The names of all workers but the stuck and the unfit ones.
+    def idle_for(self, experiment: str) -> KeysView[str]:
+        """Return the names of the idle workers that are not unfit, longest idle first."""
+        if not (unfit := self.unfit_for(experiment)):
+            return self.idle
+        return dict.fromkeys(name for name in self._idle if name not in unfit).keys()
 
-        A stuck worker may hang for good, and an unfit one cannot train the active experiment, so
-        the scheduler waits for neither.
+    def able_for(self, experiment: str) -> KeysView[str]:
+        """Return the names of all workers but the stuck and the unfit ones.
+
+        A stuck worker may hang for good, and an unfit one cannot train the experiment, so the
+        scheduler waits for neither.
         """
-        if not self._away:
+        away = self._away | self.unfit_for(experiment).keys()
+        if not away:
             return self.names
-        return dict.fromkeys(name for name in self._all if name not in self._away).keys()
+        return dict.fromkeys(name for name in self._all if name not in away).keys()
+
+    def unfit_for(self, experiment: str) -> Mapping[str, str]:
+        """Return the workers that cannot train an experiment, with the reasons."""
+        return self._unfit.get(experiment, _NONE)
 
     def join(self, name: str, at_seconds: float) -> Worker:
         """Add a worker, idle."""
@@ -358,11 +371,14 @@ class Workers:
         if empty_handed:
             self._empty_handed.append(name)
 
-    def take_empty_handed(self) -> list[Worker]:
+    def take_empty_handed(self, experiment: str) -> list[Worker]:
         """Return the workers that came back without their attempts, each only once."""
-        # Some may have left again since they came back.
-        names, self._empty_handed = self._empty_handed, []
-        return [self._all[name] for name in names if name in self._all]
+        # Some may have left again since they came back, or lost the attempt.
+        workers = [w for w in map(self._all.get, self._empty_handed) if w is not None]
+        workers = [w for w in workers if w.running and w.running.experiment == experiment]
+        for worker in workers:
+            self._empty_handed.remove(worker.name)
+        return workers
 
     def heard(self, name: str, at_seconds: float) -> Worker | None:
         """Note a sign of life; return the worker, or None if it is not registered."""
@@ -442,27 +458,14 @@ class Workers:
         self.stick(name)
         worker.lingering = attempt
 
-    @property
-    def all_unfit(self) -> bool:
-        """Whether there are workers, and none of them can train the active experiment."""
-        states = (worker.life.state for worker in self)
-        return len(self) > 0 and all(state is WorkerState.UNFIT for state in states)
-
-    def exclude(self, name: str, reason: str) -> None:
-        """Give an idle worker no tasks until `readmit`."""
+    def exclude(self, name: str, experiment: str, reason: str) -> None:
+        """Give an idle worker no tasks of an experiment until `readmit`."""
         if name in self._idle:
-            self._all[name].life.step("exclude")
-            self._all[name].unfit_because = reason
-            self._away.add(name)
-            del self._idle[name]
+            self._unfit.setdefault(experiment, {})[name] = reason
 
-    def readmit(self) -> None:
-        """Let excluded workers have tasks again."""
-        for worker in self._all.values():
-            if worker.life.state is WorkerState.UNFIT:
-                worker.life.step("readmit")
-                worker.unfit_because = ""
-                self._be_idle(worker.name)
+    def readmit(self, experiment: str) -> None:
+        """Let the excluded workers of an experiment have its tasks again."""
+        self._unfit.pop(experiment, None)
 
     def unstick(self, name: str) -> None:
         """Make a stuck worker idle."""
@@ -470,11 +473,8 @@ class Workers:
         if worker is not None and worker.life.state is WorkerState.STUCK:
             worker.life.step("release")
             worker.lingering = None
-            self._be_idle(name)
-
-    def _be_idle(self, name: str) -> None:
-        self._away.discard(name)
-        self._idle[name] = None
+            self._away.discard(name)
+            self._idle[name] = None
 
     def remove(self, name: str) -> Worker | None:
         """Remove a worker; return it, or None if it is not registered."""
@@ -483,4 +483,6 @@ class Workers:
         if worker is not None:
             worker.life.step("go")
             self._idle.pop(name, None)
+            for unfit in self._unfit.values():
+                unfit.pop(name, None)
         return worker
