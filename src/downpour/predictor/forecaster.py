@@ -115,7 +115,7 @@ class Forecaster:
         self._machines: dict[str, _Machine] = {}
         self._precision, self._asked = "", CPU
         self._usual_samples = 0.0
-        self._update_bytes = 0
+        self._update_bytes: dict[str, int] = {}
         self._wanted = False
         self._news = False
         self._forecast_at: float | None = None
@@ -135,9 +135,7 @@ class Forecaster:
                 case out.Assigned():
                     self._assign(core, fact)
                 case out.Accepted() | out.Withheld():
-                    self._update_bytes = core.state.experiments[
-                        fact.attempt.experiment
-                    ].update_bytes
+                    self._update_bytes = _bytes_of(core)
                     working_seconds = fact.completion_seconds - fact.startup_seconds
                     self.accepted(fact.worker, fact.attempt, working_seconds)
                 case out.GivenUp():
@@ -147,14 +145,15 @@ class Forecaster:
 
     def _assign(self, core: Scheduler, assigned: out.Assigned) -> None:
         experiment = core.state.experiments[assigned.attempt.experiment]
-        self._wanted = self._always or core.state.policies[experiment.spec.policy].watches
+        policies = (core.state.policies[each.spec.policy] for each in core.state.open)
+        self._wanted = self._always or any(policy.watches for policy in policies)
         context = core.state.find(assigned.attempt)
         if context is None:
             return
         task = context.task
         began_at = task.began_at[assigned.attempt.attempt]
         size = task.offer.samples
-        self._update_bytes = experiment.update_bytes
+        self._update_bytes = _bytes_of(core)
         self._precision, self._asked = experiment.spec.precision, experiment.spec.device
         self._usual_samples = sum(experiment.shard_samples) / len(experiment.shard_samples)
         self.assigned(assigned.worker, assigned.attempt, size, began_at, core.state.now_seconds)
@@ -195,7 +194,8 @@ class Forecaster:
         if task is not None and seconds > 0:
             began_at, before = task.sent[0] if task.sent else (seconds, 0)
             if began_at < seconds:
-                pace = max(0, self._update_bytes - before) / (seconds - began_at)
+                size = self._update_bytes.get(attempt.experiment, 0)
+                pace = max(0, size - before) / (seconds - began_at)
                 self._machines[worker].bytes_per_second = pace
             self._observe(worker, task.features(), seconds)
 
@@ -244,13 +244,17 @@ class Forecaster:
                 for name, pace in zip(self._machines, paces, strict=True)
             ),
             remaining=tuple(
-                (task.attempt, task.left(end, self._update_bytes, machine.bytes_per_second))
+                (task.attempt, self._left(machine, task, end))
                 for (machine, task), end in zip(busy.values(), ends, strict=True)
             ),
         )
 
+    def _left(self, machine: _Machine, task: _Task, whole: Forecast) -> Forecast:
+        size = self._update_bytes.get(task.attempt.experiment, 0)
+        return task.left(whole, size, machine.bytes_per_second)
+
     def _kind_of(self, machine: _Machine) -> Features:
-        """Return the features of the active experiment's precision, and of a worker's device."""
+        """Return the features of the last task's precision, and of a worker's device."""
         known = {f"precision_{self._precision}": 1.0} if self._precision else {}
         device = trained_on(self._asked, machine.device) if machine.device else None
         return known | ({f"device_{Device.of(device).kind}": 1.0} if device else {})
@@ -282,3 +286,8 @@ class Forecaster:
         # We don't use it again, because it may have raised in the middle of learning.
         self._predictor = None
         _log.warning("forecasts stop, because the predictor failed (%s)", error)
+
+
+def _bytes_of(core: Scheduler) -> dict[str, int]:
+    """Return the bytes of the last update of each open experiment."""
+    return {each.name: each.update_bytes for each in core.state.open}

@@ -261,12 +261,14 @@ def _why(core: queue.SchedulerState, experiment: Experiment) -> str:
         case states.ExperimentState.RUNNING:
             return experiment.told_waits
         case states.ExperimentState.WAITING:
-            before = [each.name for each in (*core.open, *queue.waiting(core))]
+            waiting = queue.waiting(core)
+            before = [each.name for each in (*core.open, *waiting)]
             place = before.index(experiment.name)
             behind = f", behind {before[place - 1]}" if place else ""
             shards = experiment.spec.shards
             workers = f"{shards} worker{'' if shards == 1 else 's'}"
-            return f"number {place} in the queue{behind}, for {workers}"
+            number = 1 + waiting.index(experiment)
+            return f"number {number} in the queue{behind}, for {workers}"
     return ""
 
 

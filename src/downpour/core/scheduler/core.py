@@ -79,7 +79,7 @@ class Scheduler:
     def take_in(self, experiments: Iterable[Experiment], at_seconds: float) -> None:
         """Take in separately replayed experiments, in order of their submission.
 
-        Those that have begun and not ended are open; if there are none, the first waiting one is.
+        Experiments that have begun and not ended are open; if none has, the first waiting one is.
         The scheduler must be empty.
         """
         self.state.now_seconds = max(self.state.now_seconds, at_seconds)

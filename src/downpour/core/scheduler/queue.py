@@ -124,8 +124,8 @@ class SchedulerState:
     def kept_for(self, experiments: Iterable[Experiment]) -> set[str]:
         """Return the idle workers that we keep for open experiments, which may soon use them.
 
-        An experiment uses a worker for each shard, and one more to replace another. It keeps those
-        that had its shards before.
+        An experiment uses a worker for each shard, and one more to replace another. Workers that
+        had its shards before come first.
         """
         kept: set[str] = set()
         for each in experiments:

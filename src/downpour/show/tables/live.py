@@ -126,7 +126,10 @@ _MORE: Mapping[str, Callable[[ExperimentSummary], str]] = {
 
 
 def _waiting(experiment: ExperimentSummary) -> Text:
-    why = f"{experiment.experiment}: {experiment.reason or experiment.condition}"
+    condition = experiment.condition
+    if condition == ExperimentState.RUNNING:
+        condition = f"running beside, {experiment.where}"
+    why = f"{experiment.experiment}: {experiment.reason or condition}"
     return Text(one_line(f"{why}, priority {experiment.priority}" if experiment.priority else why))
 
 
@@ -165,10 +168,11 @@ def time_left(left_seconds: Sequence[float]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A worker and its current task."""
+    """A worker, and its current task of the experiment shown."""
 
     worker: WorkerStatus
     task: TaskStatus | None
+    experiment: str
 
     @property
     def slowness(self) -> float | None:
@@ -198,7 +202,8 @@ class _Fitting:
 def _workers(status: Status, without: Sequence[str]) -> Table:
     """Lay out the columns, leaving out `without` and columns without values."""
     tasks = {task.worker: task for task in status.tasks if task.state is TaskState.RUNNING}
-    workers = [_Row(one, tasks.get(one.worker)) for one in status.workers[:_ROWS_MAX]]
+    shown = status.experiment.experiment if status.experiment else ""
+    workers = [_Row(one, tasks.get(one.worker), shown) for one in status.workers[:_ROWS_MAX]]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     rows: list[list[RenderableType]] = [[] for _ in workers]
     for header, (justify, cell) in _COLUMNS.items():
@@ -248,6 +253,14 @@ def _process(row: _Row) -> RenderableType:
     return Text(one_line(f"{worker.pid} of {worker.hostname}")) if worker.pid else ""
 
 
+def _doing(row: _Row) -> str:
+    attempt = row.worker.running
+    if attempt is None:
+        return row.worker.state
+    end = one_line(attempt.experiment).rpartition("-")[2]
+    return f"shard {attempt.shard}{f' of …{end}' if attempt.experiment != row.experiment else ''}"
+
+
 def _course(row: _Row) -> RenderableType:
     task = row.task
     if task is None:
@@ -276,7 +289,7 @@ _COLUMNS: dict[str, tuple[JustifyMethod, Callable[[_Row], RenderableType]]] = {
     "at": ("left", lambda row: Text(one_line(row.worker.address), style="dim")),
     "doing": (
         "left",
-        lambda row: Text(f"shard {on.shard}" if (on := row.worker.running) else row.worker.state),
+        lambda row: Text(_doing(row)),
     ),
     "": ("left", _course),
     "since\ns": ("right", lambda row: f"{row.task.elapsed_seconds:.1f}" if row.task else ""),
