@@ -12,9 +12,9 @@ from statistics import median
 from typing import assert_never
 
 from downpour.base.errors import listed
-from downpour.base.states import FailureKind, TaskState
-from downpour.base.values import AttemptId, Forecast
-from downpour.core.scheduler import audits, round_view, updates
+from downpour.base.states import ExperimentState, FailureKind, TaskState
+from downpour.base.values import AttemptId, Forecast, missing
+from downpour.core.scheduler import audits, queue, round_view, updates
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.experiment import Experiment
@@ -57,6 +57,21 @@ def _decide_for(state: SchedulerState, experiment: Experiment, event: on.Event |
             base.Assignment(shard=task.shard, worker=worker, reason=reason),
         )
     round_view.tell(state, experiment)
+
+
+def open_beside(state: SchedulerState) -> None:
+    """Open the next waiting experiment as well if the open ones leave a worker that fits it."""
+    waits = any(e.life.state is not ExperimentState.RUNNING or e.paused for e in state.open)
+    if waits or not state.open or not state.workers.idle:
+        return
+    left = state.workers.idle - state.kept_for(state.open)
+    following = queue.next_one(state) if left else None
+    if following is None:
+        return
+    workers = filter(None, map(state.workers.get, left))
+    if not all(missing(worker.labels, following.spec.needs) for worker in workers):
+        queue.reschedule(state, following, "begun beside")
+        queue.activate(state, following)
 
 
 def _decide_on(

@@ -51,18 +51,16 @@ class Experiment:
     last round took. A worker that takes no longer than `startup_limit_seconds` to start counts as
     starting, and not as stalled. `told_waits` says what its shards wait for, if that may never
     come. Of the waiting experiments, the one with the highest `priority` is next, unless a user has
-    `paused` it. Its policy may have raised a `policy_error`, and then it fails. From
-    `look_again_at_seconds` on, a heartbeat leads to a new decision of a policy that watches. Before
-    `crowded_until_seconds`, we ask it only if a shard and a worker wait. `preparing` counts
-    the requested preparations without an answer. All workers tried it and turned out unfit at
-    `unfit_since_seconds`.
+    `paused` it. It fails after a `policy_error`. A policy that watches looks again at a heartbeat
+    from `look_again_at_seconds` on, and before `crowded_until_seconds` only if a shard and a worker
+    wait. `preparing` counts the requested preparations without an answer. All workers tried it and
+    turned out unfit at `unfit_since_seconds`.
 
     Shards continue with their `optimizer_states`, by shard. If rounds overlap, they start with
     `steps`, their last applied updates. If they keep their own parameters, they start with `own`.
     `homes` names the worker whose update of a shard counted last. The last update of all had
-    `update_bytes`. `unaudited` has each worker's tasks since its last good audit. Its audits
-    have `quarantined` workers. It `audits` no more tasks once we know that their bytes do not
-    repeat.
+    `update_bytes`. `unaudited` has each worker's tasks since its last good audit. Its audits have
+    `quarantined` workers. It `audits` no more tasks once we know that their bytes do not repeat.
     """
 
     def __init__(self, name: str, spec: ResolvedSpec, at_seconds: float = 0.0) -> None:
@@ -78,8 +76,7 @@ class Experiment:
         self.shard_samples: tuple[int, ...] = ()
         self.mode = mode_of(spec)
         self.rounds: list[Round] = []
-        self.rounds_begun = 0
-        self.rounds_done = 0
+        self.rounds_begun = self.rounds_done = 0
         self.times = RoundTimes()
         self.version = 0
         self.version_at_seconds: float | None = None
@@ -96,12 +93,11 @@ class Experiment:
         self.update_bytes = 0
         self.evaluating: dict[int, PublishedFile] = {}
         self.evaluated_versions: set[int] = set()
-        self.publishing = False
+        self.publishing = self.testing = False
         self.ready = True
         self.evaluated_round = spec.evaluated_before
         self.last_evaluation: Evaluation | None = None
         self.best: Best | None = None
-        self.testing = False
         self.tested: Evaluation | None = None
         self.result: PublishedFile | None = None
         self.reason = ""

@@ -2,7 +2,7 @@
 
 The functions here and in `dispatch`, `updates` and `core` read and change a `SchedulerState`, and
 add facts and commands to its output; the state itself decides nothing. Experiments wait, are
-prepared, run and end, one after the other.
+prepared, run and end, each in its turn.
 
 With a `model_compression`, a version's file holds its step from the version before. So as long as
 we need a version, we keep the earlier ones as well, back to a whole one. All versions from there on
@@ -13,10 +13,10 @@ import math
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, assert_never
+from typing import NamedTuple
 
 from downpour.base.states import Ending, ExperimentState
-from downpour.base.values import AttemptId, Part, PublishedFile, missing
+from downpour.base.values import AttemptId, Part, PublishedFile
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.experiment import Experiment
@@ -201,50 +201,20 @@ def submitted(state: SchedulerState, event: on.ExperimentSubmitted) -> None:
 
 def activate_next(state: SchedulerState) -> None:
     """Open the next waiting experiment, unless one is open."""
-    if not state.open and (following := _next(state)) is not None:
-        _activate(state, following)
+    if not state.open and (following := next_one(state)) is not None:
+        activate(state, following)
 
 
-def _next(state: SchedulerState) -> Experiment | None:
+def next_one(state: SchedulerState) -> Experiment | None:
+    """Return the waiting experiment whose turn comes next, if there is one."""
     return next((each for each in waiting(state) if not each.paused), None)
 
 
-def activate_beside(state: SchedulerState) -> None:
-    """Open the next waiting experiment as well if the open ones leave workers that fit it."""
-    is_busy = any(e.life.state is not ExperimentState.RUNNING or e.paused for e in state.open)
-    if is_busy or not state.open or not state.workers.idle:
-        return
-    left = state.workers.idle - state.kept_for(state.open)
-    following = _next(state) if left else None
-    if following is None:
-        return
-    workers = filter(None, map(state.workers.get, left))
-    if not all(missing(worker.labels, following.spec.needs) for worker in workers):
-        _reschedule(state, following, "begun beside")
-        _activate(state, following)
-
-
-def _activate(state: SchedulerState, experiment: Experiment) -> None:
+def activate(state: SchedulerState, experiment: Experiment) -> None:
+    """Open a waiting experiment."""
     state.open.append(experiment)
     experiment.life.step("activate")
     prepare(state, experiment)
-
-
-def replay_change(state: SchedulerState, experiment: Experiment, fact: out.Rescheduled) -> None:
-    """Repeat a change of the queue."""
-    match fact.change:
-        case "set aside":
-            set_aside(state, experiment)
-        case "prioritized":
-            experiment.priority = fact.priority
-        case "begun beside":
-            if experiment.life.state is ExperimentState.WAITING:
-                _activate(state, experiment)
-        case "paused" | "continued":
-            experiment.paused = fact.change == "paused"
-            activate_next(state)
-        case _:
-            assert_never(fact.change)
 
 
 def waiting(state: SchedulerState) -> list[Experiment]:
@@ -266,17 +236,18 @@ def pause_asked(state: SchedulerState, event: on.PauseAsked) -> None:
         return
     if event.priority is not None and event.priority != experiment.priority:
         experiment.priority = event.priority
-        _reschedule(state, experiment, "prioritized")
+        reschedule(state, experiment, "prioritized")
     if event.paused is not None and event.paused != experiment.paused:
         experiment.paused = event.paused
-        _reschedule(state, experiment, "paused" if event.paused else "continued")
+        reschedule(state, experiment, "paused" if event.paused else "continued")
         holders = (one for current in experiment.rounds for one in current.holders())
         for attempt, worker in holders if event.paused and experiment.spec.repeatable else ():
             state.do(out.HandOver(worker=worker, attempt=attempt))
     activate_next(state)
 
 
-def _reschedule(state: SchedulerState, experiment: Experiment, change: out.Change) -> None:
+def reschedule(state: SchedulerState, experiment: Experiment, change: out.Change) -> None:
+    """Note that an experiment has another place in the queue."""
     name, priority = experiment.name, experiment.priority
     state.decided(name, f"{change}: {priority}" if change == "prioritized" else change)
     state.note(out.Rescheduled(experiment=name, change=change, priority=priority))
@@ -297,7 +268,7 @@ def set_aside(state: SchedulerState, experiment: Experiment) -> None:
     experiment.life.step("set-aside")
     experiment.ready, experiment.told_waits = False, ""
     _close(state, experiment)
-    _reschedule(state, experiment, "set aside")
+    reschedule(state, experiment, "set aside")
     activate_next(state)
 
 

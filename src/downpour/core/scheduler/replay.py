@@ -259,7 +259,19 @@ def _give_up(state: SchedulerState, entry: out.GivenUp) -> None:
 
 def _reschedule(state: SchedulerState, entry: out.Rescheduled) -> None:
     experiment = state.experiments[entry.experiment]
-    queue.replay_change(state, experiment, entry)
+    match entry.change:
+        case "set aside":
+            queue.set_aside(state, experiment)
+        case "prioritized":
+            experiment.priority = entry.priority
+        case "begun beside":
+            if experiment.life.state is ExperimentState.WAITING:
+                queue.activate(state, experiment)
+        case "paused" | "continued":
+            experiment.paused = entry.change == "paused"
+            queue.activate_next(state)
+        case _:
+            assert_never(entry.change)
 
 
 def _conclude(state: SchedulerState, entry: out.Concluded) -> None:
