@@ -56,7 +56,7 @@ class Scheduler:
             if experiment.policy_error:
                 queue.fail(state, experiment, experiment.policy_error, asked_wrongly=True)
         if not state.replaying:
-            dispatch.open_beside(state)
+            dispatch.open_beside(state, event)
         return state.output
 
     def replay(self, at_seconds: float, entry: Journaled) -> None:

@@ -59,15 +59,15 @@ def _decide_for(state: SchedulerState, experiment: Experiment, event: on.Event |
     round_view.tell(state, experiment)
 
 
-def open_beside(state: SchedulerState) -> None:
+def open_beside(state: SchedulerState, event: on.Event) -> None:
     """Open the next waiting experiment as well if the open ones leave a worker that fits it."""
     waits = any(e.life.state is not ExperimentState.RUNNING or e.paused for e in state.open)
-    if waits or not state.open or not state.workers.idle:
+    if waits or not (state.open and state.workers.idle) or isinstance(event, round_view.QUIET):
         return
-    left = state.workers.idle - state.kept_for(state.open)
-    following = queue.next_one(state) if left else None
+    following = queue.next_one(state)
     if following is None:
         return
+    left = state.workers.idle - state.kept_for(state.open)
     workers = filter(None, map(state.workers.get, left))
     if not all(missing(worker.labels, following.spec.needs) for worker in workers):
         queue.reschedule(state, following, "begun beside")
