@@ -80,30 +80,6 @@ def test_versions_that_do_not_fit_are_named(refused: Refused, tmp_path: Path) ->
     assert line.endswith("install the same version on both")
 
 
-@pytest.mark.slow
-def test_another_shared_directory_than_the_managers_is_named(
-    refused: Refused, tmp_path: Path
-) -> None:
-    """The worker does not find the manager's presence file there."""
-    with stranger() as address:
-        line = refused("worker", "--manager", address, "--shared", tmp_path)
-    assert line.startswith(
-        f"shared directory {tmp_path}: the manager's presence file is missing here"
-    )
-
-
-@pytest.mark.slow
-def test_a_worker_without_a_manager_gives_up(downpour: Callable[..., Any], tmp_path: Path) -> None:
-    """After the seconds that a manager may take to start; the status says: come again."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        unserved = f"127.0.0.1:{server.getsockname()[1]}"
-    outcome = downpour(
-        "worker", "--manager", unserved, "--shared", tmp_path, "--connect-seconds", "0"
-    )
-    line = f"downpour: {unserved} cannot be reached: Connection refused\n"
-    assert (outcome.status, outcome.err) == (75, line)
-
-
 def test_devices_are_those_of_the_spec(downpour: Callable[..., Any]) -> None:
     """The help names them."""
     for command in ("worker", "up", "run"):

@@ -114,17 +114,15 @@ def test_a_spec_is_trained_with_what_counted(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["figure.svg", "figure.png"])
-def test_a_figure_is_drawn(traces: Path, tmp_path: Path, name: str) -> None:
+def test_a_figure_is_drawn(traces: Path, tmp_path: Path) -> None:
     """With the straggler early, in the middle and late."""
     scenarios = "straggler-early,straggler-middle,straggler-late"
     words = ("--policies", "wait,gradient-coding", "--jobs", "2", "--scenario", scenarios)
-    assert compared(traces, *words, "--figure", str(tmp_path / name)) == 0
-    content = (tmp_path / name).read_bytes()
-    assert len(content) > 1000
-    if name.endswith(".svg"):
-        assert b"straggler-middle" in content
-        assert b"extra work, %" in content
+    figure = tmp_path / "figure.svg"
+    assert compared(traces, *words, "--figure", str(figure)) == 0
+    content = figure.read_bytes()
+    assert b"straggler-middle" in content
+    assert b"extra work, %" in content
 
 
 @pytest.fixture

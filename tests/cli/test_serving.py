@@ -153,7 +153,7 @@ def test_a_port_that_cannot_be_had_is_named(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert refused(*at, port) == f"metrics_port = {port}: is in use on 127.0.0.1"
-    assert refused(*at, 99999).startswith("metrics_port = 99999: a port from 0 to 65535")
+    assert refused(*at, 65536).startswith("metrics_port = 65536: a port from 0 to 65535")
     assert not list((tmp_path / "terms").glob("*"))
 
 

@@ -17,7 +17,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from downpour.base import VERSION
-from downpour.base.errors import Refused, SpecError
+from downpour.base.errors import Refused
 from downpour.cluster.certificates import issue
 from downpour.host.paths import Credentials
 from downpour.network import metrics
@@ -83,13 +83,6 @@ def test_ipv6_is_served_too() -> None:
     with serving(host="::1") as url:
         assert url.startswith("http://[::1]:")
         assert scraped(url)["downpour_level",] == 0.5
-
-
-@pytest.mark.parametrize("port", [-1, 65536])
-def test_a_port_that_is_none_is_named(port: int) -> None:
-    """As the user calls it."""
-    with pytest.raises(SpecError, match=rf"metrics_port = {port}: a port from 0 to 65535"):
-        endpoint_at(some, "127.0.0.1", port, OPEN)
 
 
 def test_a_source_that_fails_costs_the_scrape_alone(capsys: pytest.CaptureFixture[str]) -> None:

@@ -110,19 +110,11 @@ def test_no_name_is_a_formula(make: Make, tmp_path: Path) -> None:
     assert any(odd in figure.read_text("utf-8") for figure in drawn)
 
 
-def test_a_page_tells_what_came_to_nothing(make: Make) -> None:
-    """Which runs failed and how many there are; they count nowhere."""
-    subgrid = make.subgrid(
-        settings=[()], runs=[make.run([0.5])], failed=(make.run([], repetition=2),)
-    )
-    study = make.study(subgrid)
-    page = report.html_page(study, tables_of(study), [])
-    assert "1 failed" in page
-    assert "1 of 3 runs, 3 repetitions each" in page
-
-
 def test_failures_are_told_by_their_settings(make: Make) -> None:
-    """Repetitions that failed alike in one line, and a run that two subgrids share once."""
+    """Repetitions that failed alike in one line, and a run that two subgrids share once.
+
+    They count nowhere.
+    """
     settings = [("random",), ("class",)]
     failed = tuple(make.run([], values=("class",), repetition=n) for n in (2, 1))
     subgrid = make.subgrid(
@@ -135,6 +127,7 @@ def test_failures_are_told_by_their_settings(make: Make) -> None:
     page = report.html_page(study, tables_of(study), [])
     assert re.findall("<li>(.*)</li>", page) == ["splits, split class, repetitions 1, 2: finished"]
     assert "2 failed" in page
+    assert "2 of 12 runs, 3 repetitions each" in page
 
 
 def test_what_failed_was_run_too(make: Make) -> None:
@@ -201,29 +194,24 @@ def test_whatever_scrolls_can_be_scrolled_with_the_keyboard(page: str) -> None:
 
 @pytest.mark.slow
 def test_an_earlier_report_is_replaced_and_nothing_else(study: StudyResult, tmp_path: Path) -> None:
-    """What an older one left over goes; a folder of something else is refused, untouched."""
+    """What an older one left over goes; a folder of something else is refused, untouched.
+
+    `downpour trace ID` and a report on ID take the same folder by default, in any order.
+    """
     out = tmp_path / "report"
+    out.mkdir()
+    (out / TRACE_NAME).write_text("{}", "utf-8")
     report.write_report(study, out)
     (out / "figures" / "old.png").write_bytes(b"")
     report.write_report(study, out)
     assert not (out / "figures" / "old.png").exists()
+    assert (out / TRACE_NAME).read_text("utf-8") == "{}"
     (tmp_path / "figures").mkdir()
     with pytest.raises(SpecError, match="holds something other than a report"):
         report.write_report(study, tmp_path)
     with pytest.raises(SpecError, match="not a folder"):
         report.write_report(study, out / "index.html")
     assert (tmp_path / "figures").is_dir()
-
-
-@pytest.mark.slow
-def test_a_report_goes_where_a_trace_of_its_experiment_lies(
-    study: StudyResult, tmp_path: Path
-) -> None:
-    """`downpour trace ID` and a report on ID take the same folder by default, in any order."""
-    (tmp_path / TRACE_NAME).write_text("{}", "utf-8")
-    assert report.write_report(study, tmp_path).exists()
-    assert report.write_report(study, tmp_path).exists()
-    assert (tmp_path / TRACE_NAME).read_text("utf-8") == "{}"
 
 
 def test_nothing_run_is_nothing_to_report(make: Make, tmp_path: Path) -> None:

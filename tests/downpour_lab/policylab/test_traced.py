@@ -242,12 +242,6 @@ def test_a_record_without_a_finished_round_is_refused(
         RecordedRun.of("x", [])
 
 
-def test_a_run_of_one_worker_is_refused() -> None:
-    """No policy could have done anything about it."""
-    with pytest.raises(SpecError, match="only one worker trained it"):
-        RecordedRun.of("x", recorded(machines(workers=1, rounds=2), WAIT))
-
-
 def test_a_run_that_goes_on_is_read_up_to_its_last_round(record: Record) -> None:
     """Where rounds overlap there is no such thing, so that one must have finished."""
     ends = [n for n, (_, line) in enumerate(record) if isinstance(line, AggregatedLine)]

@@ -211,21 +211,14 @@ def lossy(run: RunResult, trained: list[float | None], tested: list[float | None
     return replace(run, result=replace(run.result, rounds=epochs, epochs=epochs))
 
 
-def drawn(axis: Any) -> list[tuple[list[float], list[float]]]:
-    """Return the points of the lines of a panel."""
-    return [
-        (np.asarray(line.get_xdata()).tolist(), np.asarray(line.get_ydata()).tolist())
-        for line in axis.lines
-    ]
-
-
 def test_one_experiment_has_a_line_for_each_of_its_losses(make: Make) -> None:
     """The one in training is thin, and the key says which is which."""
     run = lossy(make.run([0.5, 0.6]), [2.0, 1.0], [2.2, 1.5])
     figure = loss_figure(make.subgrid(settings=[()], runs=[run]))
     (axis,) = figure.axes
-    assert drawn(axis) == [([1, 2], [2.2, 1.5]), ([1, 2], [2.0, 1.0])]
     thick, thin = axis.lines
+    assert points(thick) == [(1, 2.2), (2, 1.5)]
+    assert points(thin) == [(1, 2.0), (2, 1.0)]
     assert thin.get_linewidth() < thick.get_linewidth()
     names = [text.get_text() for text in axis.get_legend().get_texts()]  # type: ignore[union-attr]
     assert names == ["test loss", "training loss"]
@@ -275,8 +268,7 @@ def test_pace_is_drawn_along_training_and_aggregation(make: Make) -> None:
     ]
     subgrid = make.subgrid(axes=("workers",), settings=[(1.0,), (2.0,)], runs=runs)
     (axis,) = pace_figure(subgrid).axes
-    (first, accuracies), (second, _) = drawn(axis)
-    assert first == pytest.approx([2.01, 4.02])
-    assert second == pytest.approx([4.01, 8.02])
-    assert accuracies == [50.0, 75.0]
+    first, second = map(points, axis.lines)
+    assert first == [pytest.approx((2.01, 50.0)), pytest.approx((4.02, 75.0))]
+    assert second == [pytest.approx((4.01, 50.0)), pytest.approx((8.02, 75.0))]
     assert axis.get_xlabel() == "training and aggregation, s"
