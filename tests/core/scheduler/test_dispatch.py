@@ -475,16 +475,26 @@ def test_a_worker_that_stands_by_is_told_of_once_while_that_is_so(stage: Stage) 
     ]
 
 
-def test_a_policy_that_raises_fails_its_experiment_and_no_manager(stage: Stage) -> None:
+def no_luck(view: base.RoundView) -> list[base.Action]:
+    """Raise, as a policy with a mistake does."""
+    raise ValueError(f"no luck with {view.shards} shards")
+
+
+@pytest.mark.parametrize(
+    ("broken", "fault"),
+    [
+        (no_luck, "raised ValueError: no luck with 3 shards"),
+        (lambda _: ["ann"], "returned 'ann', which is no action"),
+    ],
+)
+def test_a_policy_with_a_mistake_fails_its_experiment_and_no_manager(
+    stage: Stage, broken: base.Decide, fault: str
+) -> None:
     """The reason names the policy; the experiment after it begins."""
-
-    def broken(view: base.RoundView) -> list[base.Action]:
-        raise ValueError(f"no luck with {view.shards} shards")
-
     [policy] = {stage.core.state.experiments["one"].spec.policy}
     kind = replace(stage.core.state.policies[policy], decide=broken)
     stage.core.state.policies = {policy: kind}
     [ended] = of(stage.happen(on.Tick), out.Concluded)
-    assert ended.reason == f"policy '{policy}' raised ValueError: no luck with 3 shards"
+    assert ended.reason == f"policy '{policy}' {fault}"
     assert ended.asked_wrongly
     assert stage.core.state.active is None

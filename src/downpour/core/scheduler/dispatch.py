@@ -104,6 +104,10 @@ def _decide_on(
         said = f"{type(error).__name__}: {error}"
         experiment.policy_error = f"policy '{experiment.spec.policy}' raised {said}"
         return
+    if wrong := [each for each in actions if not isinstance(each, base.Action)]:
+        said = f"returned {wrong[0]!r}, which is no action"
+        experiment.policy_error = f"policy '{experiment.spec.policy}' {said}"
+        return
     _tell_who_stands_by(state, experiment, current, view, actions)
     for action in actions:
         # An action may close the round, but the policy decided the others for an open round.
