@@ -53,7 +53,7 @@ def test_a_training_goes_on_from_before_the_wrong_updates(spec: Spec, tmp_path: 
             run(stops, workers=4, shared=tmp_path / "shared")
         except ExperimentFailed as error:
             ended = error
-    assert re.search("worker-2: it .* is without them", str(ended))
+    assert re.search("worker-2: it .* continues from model-.*, without them", str(ended))
     rest = resumed(ended.experiment, shared=tmp_path / "shared", audit=0.0, stop_if_wrong=False)
     again = run(rest, workers=1, shared=tmp_path / "shared")
     undisturbed = run(spec.replace(seed=seed, audit=0.0), workers=1, shared=tmp_path / "other")

@@ -185,7 +185,8 @@ def _quarantine(
     for each in waiting:
         updates.take_out(state, each, f"its worker {what}", FailureKind.WITHDRAWN)
     if experiment.spec.stop_if_wrong and since is not None and left is not None:
-        why = f"{name}: {reason}; {left.before.name} is without them"
+        without = f"--resume {experiment.name} continues from {left.before.name}, without them"
+        why = f"{name}: {reason}; {without}"
         queue.fail(state, experiment, why, back_to=left.before)
 
 
