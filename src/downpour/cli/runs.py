@@ -165,7 +165,8 @@ def _with_code_here(spec: Spec) -> Spec:
     code = fixed_code(spec.factories, {})
     for file in sorted(spec.code.keys() | code.keys()):
         if spec.code.get(file) != code.get(file):
-            note(f"{file} has changed since the experiment trained with it")
+            has = "has changed since" if file in code else "cannot be imported here, but"
+            note(f"{file} {has} the experiment trained with it")
     return spec.replace(code=code)
 
 
