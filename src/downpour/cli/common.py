@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass
 from functools import partial
 from inspect import Parameter, Signature
+from math import inf
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -243,6 +244,18 @@ def _parser(kind: type, accepted: str) -> Callable[[str], Any]:
 
 
 _PARSERS = {int: _parser(int, "a whole number"), float: _parser(float, "a number")}
+
+
+NumberT = TypeVar("NumberT", int, float)
+
+
+def checked_number(field: str, value: NumberT, least: float, most: float = inf) -> NumberT:
+    """Return an option's number; raise SpecError unless it lies from `least` to `most`, finite."""
+    if not least <= value <= most or value == inf:
+        limit = f"from {least} to {most}" if most < inf else f"{least} or above"
+        kind = "a number, " if isinstance(value, float) else ""
+        raise SpecError(field, value, f"must be {kind}{limit}")
+    return value
 
 
 _AGE = re.compile(r"(\d{1,6})([smhd])")

@@ -20,7 +20,7 @@ from downpour.base.names import check_device
 from downpour.base.options import argument, checked_seconds, flag, option
 from downpour.base.values import PAGE_PORT, checked_labels
 from downpour.cli import common
-from downpour.cli.common import command
+from downpour.cli.common import checked_number, command
 from downpour.cli.printing import SIGNALLED, note, outlive_readers
 from downpour.cluster.options import ManagerOptions, WorkerOptions, checked_patience
 from downpour.host.child import checked_command, notice_at
@@ -263,14 +263,13 @@ def worker(options: WorkerOptions, log: LogOptions, credentials: Credentials) ->
 
 
 def _check(options: WorkerOptions) -> None:
-    if not 0 <= options.place <= _COUNT_MAX:
-        raise SpecError("place", options.place, f"must be from 0 to {_COUNT_MAX}")
+    checked_number("place", options.place, 0, _COUNT_MAX)
     if options.notice:
         notice_at(options.notice)
     if options.ready_file and not Path(options.ready_file).parent.is_dir():
         raise SpecError("ready_file", options.ready_file, "must be in a folder that exists")
-    if options.processes is not None and not 1 <= options.processes <= _PROCESSES_MAX:
-        raise SpecError("processes", options.processes, f"must be from 1 to {_PROCESSES_MAX}")
+    if options.processes is not None:
+        checked_number("processes", options.processes, 1, _PROCESSES_MAX)
 
 
 def _run_one(options: WorkerOptions) -> None:
@@ -289,8 +288,7 @@ def _say(here: Address, manager: Address, device: str) -> None:
 
 def _run_several(options: WorkerOptions, log: Path | None) -> None:
     """Run workers as processes; exit with the status of the first one that failed."""
-    if not 1 <= options.count <= _COUNT_MAX:
-        raise SpecError("count", options.count, f"must be from 1 to {_COUNT_MAX}")
+    checked_number("count", options.count, 1, _COUNT_MAX)
     if options.advertise.rpartition(":")[2].isdigit():
         raise SpecError("advertise", options.advertise, "needs no port with --count")
     from downpour.cluster.launchers.ssh import run_group

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from downpour.base.values import small_number
 from downpour.cli import common
 from downpour.cli.asking import find
 from downpour.cli.commands import COMPARE, CommandKind
-from downpour.cli.common import allow_code, command, refuse_both, refuse_unused
+from downpour.cli.common import allow_code, checked_number, command, refuse_both, refuse_unused
 from downpour.cli.printing import note, out, print_csv, print_json, progress_bar
 from downpour.cli.showing import check_figure, write_figure
 from downpour.host.paths import Credentials
@@ -311,19 +310,13 @@ def _check_files(context: typer.Context, options: CompareOptions) -> None:
 
 
 def _check_numbers(options: CompareOptions) -> None:
-    for name, count in (("jobs", options.jobs), ("rounds", options.rounds)):
-        if not 1 <= count <= _MANY:
-            raise SpecError(name, count, f"must be from 1 to {_MANY}")
-    _check_amounts(0.0, 1.0, moving=options.moving, saving=options.saving)
-    _check_amounts(0.0, inf, price=options.price, model_mb=options.model_mb)
-    _check_amounts(0.01, inf, heartbeat_seconds=options.heartbeat_seconds)
-
-
-def _check_amounts(least: float, most: float, **amounts: float) -> None:
-    for name, amount in amounts.items():
-        if not least <= amount <= most or amount == inf:
-            limit = f"from {least:g} to {most:g}" if most < inf else f"{least:g} or above"
-            raise SpecError(name.replace("_", "-"), amount, f"must be a number, {limit}")
+    checked_number("jobs", options.jobs, 1, _MANY)
+    checked_number("rounds", options.rounds, 1, _MANY)
+    checked_number("moving", options.moving, 0, 1)
+    checked_number("saving", options.saving, 0, 1)
+    checked_number("price", options.price, 0)
+    checked_number("model-mb", options.model_mb, 0)
+    checked_number("heartbeat-seconds", options.heartbeat_seconds, 0.01)
 
 
 COMMAND = CommandKind(compare_policies, COMPARE)

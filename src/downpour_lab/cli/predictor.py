@@ -17,7 +17,7 @@ from downpour.base.errors import SpecError, did_you_mean, require
 from downpour.base.options import argument, flag, option
 from downpour.cli import common
 from downpour.cli.commands import COMPARE, Command, CommandKind, Group
-from downpour.cli.common import command, refuse_unused
+from downpour.cli.common import checked_number, command, refuse_unused
 from downpour.cli.printing import note, out, print_json, progress_bar
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def score(context: typer.Context, options: ScoreOptions, fit: FitOptions) -> Non
     validation = CrossValidation(
         names=names,
         trained=trained,
-        folds=_at_least("folds", options.folds, 2),
+        folds=checked_number("folds", options.folds, 2),
         settings=_settings(fit) if options.retrain else None,
         by=options.by,
         held_out=options.hold_out,
@@ -172,7 +172,7 @@ def _settings(fit: FitOptions) -> TrainingSettings:
 
     least = {"nets": 1, "epochs": 1, "seed": 0}
     return TrainingSettings(
-        **{name: _at_least(name, getattr(fit, name), least[name]) for name in least}
+        **{name: checked_number(name, getattr(fit, name), least[name]) for name in least}
     )
 
 
@@ -186,12 +186,6 @@ def _names(only: str) -> list[str]:
             accepted = f"must be one of {', '.join(NAMES)}"
             raise SpecError("only", name, accepted + did_you_mean(name, NAMES))
     return names
-
-
-def _at_least(field: str, value: int, least: int) -> int:
-    if value < least:
-        raise SpecError(field, value, f"must be {least} or above")
-    return value
 
 
 def _table(rows: Sequence[Score | Coverage]) -> Table:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass, replace
-from math import inf
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from downpour.base.options import flag, option
 from downpour.base.values import small_number
 from downpour.cli import common
 from downpour.cli.commands import COMPARE, CommandKind
-from downpour.cli.common import command, refuse_unused
+from downpour.cli.common import checked_number, command, refuse_unused
 from downpour.cli.printing import note, out, print_json, progress_bar, say
 
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
 
 _SHARDS_MAX = 100_000
+_MANY = 1_000_000
 
 
 def timings_of(options: SimulateOptions) -> Timings:
@@ -38,10 +38,10 @@ def timings_of(options: SimulateOptions) -> Timings:
 
     seconds = {name: getattr(options, name) for name in _SECONDS}
     for field, value in {**seconds, "sync_seconds": options.sync_seconds}.items():
-        none = field in {"task_seconds", "heartbeat_seconds"} and value == 0
-        if none or not 0 <= value < inf:
-            accepted = "must be a number above 0" if none else "must be a number, 0 or above"
-            raise SpecError(field.replace("_", "-"), value, accepted)
+        name = field.replace("_", "-")
+        if field in {"task_seconds", "heartbeat_seconds"} and value == 0:
+            raise SpecError(name, value, "must be a number above 0")
+        checked_number(name, value, 0)
     disk = DiskTimings(sync_seconds=options.sync_seconds)
     return replace(Timings(patience=1.0, disk=disk), **seconds)
 
@@ -52,19 +52,16 @@ def load_of(options: SimulateOptions, workers: int) -> Load:
 
     timings = timings_of(options)
     shards = workers if options.shards is None else options.shards
-    load = Load(
-        workers=at_least_one("workers", workers),
-        shards=at_least_one("shards", shards, _SHARDS_MAX),
-        rounds=at_least_one("rounds", options.rounds),
+    return Load(
+        workers=checked_number("workers", workers, 1, _MANY),
+        shards=checked_number("shards", shards, 1, _SHARDS_MAX),
+        rounds=checked_number("rounds", options.rounds, 1, _MANY),
         timings=timings,
         seed=options.seed or 0,
         mode=options.mode,
         policy=options.policy,
-        deaths_an_hour=options.deaths_an_hour,
+        deaths_an_hour=checked_number("deaths-an-hour", options.deaths_an_hour, 0),
     )
-    if not 0 <= load.deaths_an_hour < inf:
-        raise SpecError("deaths-an-hour", load.deaths_an_hour, "must be a number, 0 or above")
-    return load
 
 
 def plan_capacity(load: Load, *, as_json: bool) -> None:
@@ -106,13 +103,6 @@ def _table(load: Load, estimate: CapacityEstimate) -> Table:
         "manager busy": f"{estimate.manager_busy:.0%} of one core",
     }
     return text_table([("figure", list(figures)), ("value", list(figures.values()))])
-
-
-def at_least_one(field: str, value: int, most: int = 1_000_000) -> int:
-    """Return a whole number that is at least 1."""
-    if not 1 <= value <= most:
-        raise SpecError(field, value, f"must be from 1 to {most}")
-    return value
 
 
 _FAILED = 1
@@ -186,8 +176,7 @@ def simulate(context: typer.Context, options: SimulateOptions) -> None:
     in any mode and with any policy. Nothing fails unless --deaths-an-hour asks for it.
     """
     for name, seed in (("seed", options.seed or 0), ("from-seed", options.from_seed)):
-        if seed < 0:
-            raise SpecError(name, seed, "must be 0 or above")
+        checked_number(name, seed, 0)
     if options.workers is not None:
         refuse_unused(context, _SEARCHING | _REPLAYING, "changes nothing beside --workers")
         plan_capacity(load_of(options, options.workers), as_json=options.as_json)
@@ -198,7 +187,7 @@ def simulate(context: typer.Context, options: SimulateOptions) -> None:
         _replay(options.seed, options)
     else:
         refuse_unused(context, {"faults", "keep"}, "needs --seed")
-        _search(options.from_seed, at_least_one("seeds", options.seeds), options)
+        _search(options.from_seed, checked_number("seeds", options.seeds, 1, _MANY), options)
 
 
 # Faults
