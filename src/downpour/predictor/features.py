@@ -22,7 +22,6 @@ import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -101,11 +100,7 @@ def task_rows(tasks: Sequence[Features]) -> Array:
         alike.setdefault(tuple(features), []).append(number)
     rows = np.full((len(tasks), WIDTH), math.nan)
     for names, numbers in alike.items():
-        plan = _plan(names)
-        known = ([tasks[number][name] for name in plan.names] for number in numbers)
-        values = np.array([[*row, math.nan] for row in known], dtype=float)
-        values = np.where((values >= 0) & (values <= MOST), values, math.nan)
-        rows[numbers] = _read(plan, values)
+        rows[numbers] = _read([tasks[number] for number in numbers], _percents(names))
     return rows
 
 
@@ -115,54 +110,51 @@ def progress_of(tasks: Array) -> tuple[Array, Array]:
     return np.where(reported, tasks[:, SHARE], 0.0), np.where(reported, tasks[:, SECONDS], 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """Where to read each feature in a list of values, whose last element is NaN.
+def log_seconds_at_pace(tasks: Array) -> Array:
+    """Return the log of the seconds (rows,) that tasks take at their reports' pace; 0 without."""
+    share = tasks[:, SHARE]
+    reported = share > 0
+    seconds: Array = np.where(reported, tasks[:, SECONDS], 1.0) / np.where(reported, share, 1.0)
+    return np.log(seconds)
 
-    An absent feature points to that NaN, so no case needs a separate branch.
-    """
 
-    names: tuple[str, ...]
-    samples: int
-    batches: int
-    assigned: tuple[int, ...]
-    kinds: tuple[int, ...]
-    reports: tuple[tuple[int, tuple[int, ...]], ...]  # (percent, places of elapsed and state)
+def log_samples(tasks: Array, usual: Array | float = 0.0) -> Array:
+    """Return the log of the tasks' sizes (rows,); `usual`, a log too, where a size is missing."""
+    samples = tasks[:, SAMPLES]
+    known = np.isfinite(samples)
+    return np.where(known, np.log(np.where(known, samples, 1.0)), usual)
+
+
+def before_reports(tasks: Array) -> Array:
+    """Return tasks' rows as they were at assignment, before any report."""
+    unreported = tasks.copy()
+    unreported[:, SHARE] = math.nan
+    return unreported
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(given: tuple[str, ...]) -> _Plan:
-    matches = [_PROGRESS.fullmatch(name) for name in given]
-    percents = sorted({int(match[1]) for match in matches if match and match[2] in _FIELDS})
-    wanted = ["n_samples", "batches", *STATE, *KINDS]
-    wanted += [f"p{percent}_{field}" for percent in percents for field in _FIELDS]
-    names = tuple(name for name in wanted if name in given)
-    place = {name: number for number, name in enumerate(names)}
-
-    def at(name: str) -> int:
-        return place.get(name, len(names))
-
-    return _Plan(
-        names=names,
-        samples=at("n_samples"),
-        batches=at("batches"),
-        assigned=tuple(at(name) for name in STATE),
-        kinds=tuple(at(name) for name in KINDS),
-        reports=tuple((p, tuple(at(f"p{p}_{field}") for field in _FIELDS)) for p in percents),
-    )
+def _percents(names: tuple[str, ...]) -> list[int]:
+    """Return the percents of the reports among features, in rising order."""
+    matches = [_PROGRESS.fullmatch(name) for name in names]
+    return sorted({int(match[1]) for match in matches if match and match[2] in _FIELDS})
 
 
-def _read(plan: _Plan, values: Array) -> Array:
+def _read(tasks: Sequence[Features], percents: Sequence[int]) -> Array:
     """Return the rows of tasks that have the same names."""
-    rows = np.full((len(values), WIDTH), math.nan)
-    samples, batches = values[:, plan.samples], values[:, plan.batches] * _BATCH_SAMPLES
-    size = np.where(samples >= LEAST, samples, batches)
+
+    def values(*names: str) -> Array:
+        given = np.array([[task.get(name, math.nan) for name in names] for task in tasks], float)
+        return np.where((given >= 0) & (given <= MOST), given, math.nan)
+
+    rows = np.full((len(tasks), WIDTH), math.nan)
+    samples, batches = values("n_samples", "batches").T
+    size = np.where(samples >= LEAST, samples, batches * _BATCH_SAMPLES)
     rows[:, SAMPLES] = np.where(size >= LEAST, size, math.nan)
-    rows[:, ASSIGNED] = values[:, plan.assigned]
-    rows[:, KIND] = (values[:, plan.kinds] > 0) @ 2 ** np.arange(len(KINDS))
+    rows[:, ASSIGNED] = values(*STATE)
+    rows[:, KIND] = (values(*KINDS) > 0) @ 2 ** np.arange(len(KINDS))
     states = [rows[:, ASSIGNED]]
-    for percent, places in plan.reports:
-        report = values[:, places]
+    for percent in percents:
+        report = values(*(f"p{percent}_{field}" for field in _FIELDS))
         states.append(report[:, 1:])
         # Time goes forward, so we drop a report with more progress and less time. The comparison is
         # negated because SECONDS is NaN until the first report, and comparisons with NaN are false.
@@ -280,7 +272,7 @@ class Histories:
     def describe(self, at: Array, tasks: Array) -> tuple[Array, Array, Array]:
         """Return (inputs, base, log samples) of tasks on the workers `at`, one row each."""
         known = self._statistics[at]
-        size = self._log_samples(known, tasks)
+        size = log_samples(tasks, known[:, _SIZE])
         base, center = self._bases(known, tasks, size)
         seen = known[:, _COUNT] > 0
         state, missing = _filled(tasks[:, ASSIGNED], known[:, _MEANS])
@@ -319,12 +311,10 @@ class Histories:
     def learn(self, at: Array, tasks: Array, seconds: Array) -> Array:
         """Take in finished tasks of different workers, and return their rows of `EVENTS`."""
         known = self._statistics[at]
-        size = self._log_samples(known, tasks)
+        size = log_samples(tasks, known[:, _SIZE])
         times = np.log(seconds) - size
         # We compare the outcome with the expectation at assignment, before any report.
-        unreported = tasks.copy()
-        unreported[:, SHARE] = np.nan
-        base, center = self._bases(known, unreported, size)
+        base, center = self._bases(known, before_reports(tasks), size)
         if self._center is None:  # we can compare the first tasks only with each other
             center = float(np.median(times))
             base = np.full(len(at), center)
@@ -369,12 +359,6 @@ class Histories:
         self._statistics[at] = known  # `known` is a copy, because numpy copies what a list selects
         self._center = None  # recomputed when next needed, once for a whole round
 
-    def _log_samples(self, known: Array, tasks: Array) -> Array:
-        """Return the log of the tasks' sizes; the worker's usual size if a size is missing."""
-        samples = tasks[:, SAMPLES]
-        logs = np.log(np.where(samples > 0, samples, 1.0))
-        return np.where(np.isfinite(samples), logs, known[:, _SIZE])
-
     def _bases(self, known: Array, tasks: Array, size: Array) -> tuple[Array, float]:
         """Return each row's base, and the cluster's base, which a new worker also gets."""
         if self._center is None:
@@ -386,9 +370,8 @@ class Histories:
         if self._center is not None:
             return np.where(known[:, _COUNT] > 0, known[:, _BASE], self._center), self._center
         # No task has ended yet, so we can only use the pace of the task's own report.
-        share = tasks[:, SHARE]
-        reported = np.log(np.where(share > 0, tasks[:, SECONDS] / share, 1.0)) - size
-        return np.where(share > 0, reported, START_LOG_SECONDS), START_LOG_SECONDS
+        reported = log_seconds_at_pace(tasks) - size
+        return np.where(tasks[:, SHARE] > 0, reported, START_LOG_SECONDS), START_LOG_SECONDS
 
     def _alike(
         self, states: Array, at: Array, known: Array, base: Array, state: Array
@@ -450,8 +433,7 @@ def _paces(tasks: Array, base: Array, size: Array) -> tuple[Array, ...]:
     reported = np.isfinite(share)
     twice = np.isfinite(tasks[:, SHARE_BEFORE])
     share = np.where(reported, share, 0.0)
-    safe = np.where(reported, seconds, 1.0) / np.where(reported, share, 1.0)
-    pace = np.where(reported, np.log(safe) - size - base, 0.0)
+    pace = np.where(reported, log_seconds_at_pace(tasks) - size - base, 0.0)
     between = (seconds - tasks[:, SECONDS_BEFORE]) / (share - tasks[:, SHARE_BEFORE])
     recent = np.log(np.where(twice, between, 1.0)) - size - base
     return pace, np.where(twice, recent, pace), share, reported, twice
@@ -461,9 +443,8 @@ def _halves(tasks: Array, seconds: Array, size: Array, times: Array) -> tuple[Ar
     """Return the log seconds per sample of a finished task before and after its latest report."""
     share, elapsed = tasks[:, SHARE], tasks[:, SECONDS]
     known = np.isfinite(share) & (elapsed < seconds)
-    head = np.where(known, elapsed / np.where(known, share, 0.5), 1.0)
     tail = np.where(known, (seconds - elapsed) / np.where(known, 1 - share, 0.5), 1.0)
     return (
-        np.where(known, np.log(head) - size, times),
+        np.where(known, log_seconds_at_pace(tasks) - size, times),
         np.where(known, np.log(tail) - size, times),
     )

@@ -349,27 +349,18 @@ class Point(ABC):
         """Take in finished tasks: first the errors of their predictions, then their times."""
         outcomes = np.log(seconds)
         # We predicted a task with a report twice, so it moves the offsets of both stages.
-        unreported = tasks.copy()
-        unreported[:, f.SHARE] = np.nan
-        for rows in (unreported, tasks) if np.isfinite(tasks[:, f.SHARE]).any() else (unreported,):
+        reported = np.isfinite(tasks[:, f.SHARE]).any()
+        for rows in (f.before_reports(tasks), *([tasks] if reported else [])):
             errors = outcomes - self._centers(workers, rows)
             self._tracker.learn(stages(rows), np.repeat(errors[:, None], 4, axis=1))
-        for worker, time in zip(workers, (outcomes - _log_samples(tasks)).tolist(), strict=True):
+        for worker, time in zip(workers, (outcomes - f.log_samples(tasks)).tolist(), strict=True):
             self.observe_rate(worker, time)
 
     def _centers(self, workers: Sequence[str], tasks: Array) -> Array:
         expected = [self.predicted_rate(worker) for worker in workers]
         rates = np.array([f.START_LOG_SECONDS if rate is None else rate for rate in expected])
-        share = tasks[:, f.SHARE]
-        reported = share > 0
-        pace = np.where(reported, tasks[:, f.SECONDS], 1.0) / np.where(reported, share, 1.0)
-        return np.where(reported, np.log(pace), rates + _log_samples(tasks))
-
-
-def _log_samples(tasks: Array) -> Array:
-    """Return the log of the tasks' sizes; that of one sample if a size is missing."""
-    samples = tasks[:, f.SAMPLES]
-    return np.log(np.where(np.isfinite(samples), samples, 1.0))
+        at_pace = f.log_seconds_at_pace(tasks)
+        return np.where(tasks[:, f.SHARE] > 0, at_pace, rates + f.log_samples(tasks))
 
 
 BEYOND = 3.0  # standard deviations: further out, a straight line does not hold
