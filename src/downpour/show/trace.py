@@ -6,14 +6,12 @@ counters one at a time. Only the record, and a place for each attempt and arrow,
 
 import heapq
 import json
-import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from downpour.base.errors import SpecError
 from downpour.base.states import BLAMELESS
-from downpour.files.store.publish import explain
+from downpour.files.store.publish import explain, replacing
 from downpour.record import record_lines as told
 from downpour.record.study_result import natural
 from downpour.record.tables import Tables
@@ -141,7 +139,8 @@ def write_trace(record: Sequence[told.Dated], path: Path) -> None:
         if path.exists() and not _is_trace(path):
             accepted = "exists and is not a trace from downpour; choose another file"
             raise SpecError("to", str(path), accepted)
-        _replace(path, trace_lines(record))
+        with replacing(path) as part, part.open("x", encoding="ascii") as file:
+            file.writelines(trace_lines(record))
     except OSError as error:
         raise SpecError("to", str(path), f"cannot be written: {explain(error)}") from None
 
@@ -151,15 +150,3 @@ def _is_trace(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         return file.read(len(_HEAD)) == _HEAD.encode()
-
-
-def _replace(path: Path, lines: Iterator[str]) -> None:
-    # A short name, because the given one may already be as long as the file system allows.
-    unfinished = path.with_name(f".tmp-{secrets.token_hex(8)}")
-    try:
-        with unfinished.open("x", encoding="ascii") as file:
-            file.writelines(lines)
-        unfinished.replace(path)
-    finally:
-        with suppress(OSError):
-            unfinished.unlink()

@@ -49,6 +49,7 @@ from downpour.files.store.publish import (
     link,
     publish,
     reading,
+    replacing,
     writing,
 )
 
@@ -428,12 +429,8 @@ class FileCache:
             return
         with suppress(OSError):
             self._folder.mkdir(exist_ok=True)
-            part = self._folder / f".{uuid.uuid4().hex}"
-            try:
+            with replacing(path) as part:
                 part.write_bytes(content)
-                part.replace(path)
-            finally:
-                part.unlink(missing_ok=True)
             self._unseen_bytes += len(content)
             if self._unseen_bytes > self._look_bytes:
                 self._make_room(path)

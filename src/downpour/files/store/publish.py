@@ -211,6 +211,22 @@ def publish(
     return file
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a hidden path beside a file; what is there at the end takes the file's place, whole.
+
+    If the block fails, nothing stays.
+    """
+    # A short name, because the file's may already be as long as the file system allows.
+    part = path.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+
+
 def link(directory: Path, known: str, name: str, retry_policy: RetryPolicy) -> bool:
     """Give a published file a second name, durably; false if the file system has no hard links."""
     source, target = directory / check_bare_name(known), directory / check_bare_name(name)

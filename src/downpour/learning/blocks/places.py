@@ -10,7 +10,6 @@ import mmap
 import os
 import sys
 import time
-import uuid
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -125,13 +124,8 @@ class _Folder:
         pass
 
     def note(self, name: str, content: bytes) -> None:
-        part = self._folder / f"{name}.{uuid.uuid4().hex}"
-        with suppress(OSError):
-            try:
-                part.write_bytes(content)
-                part.replace(self._folder / name)
-            finally:
-                part.unlink(missing_ok=True)
+        with suppress(OSError), publish.replacing(self._folder / name) as part:
+            part.write_bytes(content)
 
     def noted(self, name: str) -> bytes | None:
         with suppress(OSError):
@@ -160,7 +154,7 @@ class _Store:
 
     def read(self, key: str, begin: int, end: int) -> layout.Buffer:
         fetch = partial(self._fetched, key, begin, end)
-        return self._cache.read(self._name(key, begin, end), end - begin, fetch)
+        return self._cache.read(self._name(key, begin, end), fetch)
 
     def keep_until(self, key: str, begin: int, end: int, at_seconds: float) -> None:
         self._cache.keep_until(self._name(key, begin, end), at_seconds)
@@ -233,10 +227,9 @@ class BlockCache(directory.FileCache):
     Processes that need the same range at the same time wait for the one that fetches it.
     """
 
-    def read(self, name: str, size_bytes: int, fetch: Callable[[], bytes]) -> layout.Buffer:
+    def read(self, name: str, fetch: Callable[[], bytes]) -> layout.Buffer:
         """Return a range that is kept, or fetch and keep it."""
-        kept = self.get(name)
-        if kept is not None and len(kept) == size_bytes:
+        if (kept := self.get(name)) is not None:
             return kept
         with ExitStack() as held:
             # Without a lock if the disk is full, or if a process that fetches has been stopped.
@@ -244,8 +237,7 @@ class BlockCache(directory.FileCache):
                 self._folder.mkdir(parents=True, exist_ok=True)
                 lock = self._folder / f".lock-{int(name[:8], 16) % _LOCKS}"
                 held.enter_context(FolderLock(lock, timeout=_LOCK_SECONDS))
-            kept = self.get(name)  # another process may have fetched it meanwhile
-            if kept is not None and len(kept) == size_bytes:
+            if (kept := self.get(name)) is not None:  # another process has fetched it meanwhile
                 return kept
             content = fetch()
             self.put(name, content)

@@ -208,7 +208,8 @@ def _write(folder: Path, name: str, array: NDArray[Any], digests: bytes) -> None
     """Write an array as `np.save` does, but with the error of the system if it fails."""
     array, header = np.ascontiguousarray(array), _header(array.dtype, array.shape)
     content = array.reshape(-1).view(np.uint8)
-    if not pays(content):
+    is_packed = pays(content)
+    if not is_packed:
         with (folder / f"{name}.npy").open("wb") as file:
             file.write(header)
             file.write(content.data)
@@ -220,7 +221,7 @@ def _write(folder: Path, name: str, array: NDArray[Any], digests: bytes) -> None
                 file.write(gzip.compress(bytes(piece), _LEVEL, mtime=0))
                 ends.append(file.tell())
         (folder / f"{name}{_ENDS}").write_bytes(np.array(ends, _ENDS_TYPE).tobytes())
-    if len(content) > WHOLE_BYTES or pays(content):
+    if len(content) > WHOLE_BYTES or is_packed:
         (folder / f"{name}{_DIGESTS}").write_bytes(digests)
 
 

@@ -12,7 +12,6 @@ import math
 import os
 import shutil
 import stat
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -28,7 +27,7 @@ from downpour.base.errors import SharedDirectoryError, SpecError, StoreError, re
 from downpour.core.spec import Spec
 from downpour.files.store.bucket import Bucket, Found
 from downpour.files.store.layout import Buffer
-from downpour.files.store.publish import FULL, TEMPORARY_PREFIX, explain
+from downpour.files.store.publish import FULL, explain, replacing
 from downpour.files.store.shared_directory import folder_of, keeping_here, not_kept, own_folder
 from downpour.host.paths import FolderLock, checked_url, is_object_store, path_of
 
@@ -118,13 +117,9 @@ def _fetch(bucket: Bucket, found: list[Found], folder: Path) -> None:
 def _fetch_one(bucket: Bucket, one: Found, folder: Path) -> None:
     path = folder / one.key
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
-    try:
+    with replacing(path) as part:
         bucket.fetch(one.key, part)
         os.utime(part, (one.changed_seconds, one.changed_seconds))
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _read_tags(file: Path) -> dict[str, str]:

@@ -253,6 +253,11 @@ def repeated(loaded: LoadedTask) -> Circumstances:
     return found
 
 
+def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return the names whose values are not the same after as before, or are gone."""
+    return [name for name, value in before.items() if after.get(name) != value]
+
+
 def difference(known: Looks, found: Circumstances) -> str:
     """Say what differs, when and under which circumstance; nothing if all agree."""
     for circumstance, looks in found:

@@ -127,13 +127,10 @@ class _Trial:
         before, frozen = repeating.aside(network), repeating.frozen_sums(network)
         straight_on = list(self._straight_on(network))
         self._check_frozen(frozen, repeating.frozen_sums(network))
-        changed = [
-            name for name, value in repeating.aside(network).items() if before.get(name) != value
-        ]
+        changed = repeating.changed(repeating.aside(network), before)
         del network
         for (moment, cause, known), sums in zip(straight_on, self._cut(), strict=True):
-            odd = [name for name, digest in known.items() if sums.get(name) != digest]
-            if odd:
+            if odd := repeating.changed(known, sums):
                 named = changed and cause == _BEFORE
                 what = f" ({', '.join(changed[:3])} changes)" if named else ""
                 return f"{step.in_words(odd)} {moment}{what}; {cause}"
@@ -141,13 +138,12 @@ class _Trial:
 
     def _check_frozen(self, before: Mapping[str, str], after: Mapping[str, str]) -> None:
         """Refuse steps that change tensors sent only once; other workers would miss the change."""
-        for name in sorted(before.keys() & after.keys()):
-            if before[name] != after[name]:
-                accepted = (
-                    f"a step changes {name}, which requires no gradient, so Downpour "
-                    "sends it only once: let it require one, or make it a buffer"
-                )
-                raise self._loaded.mistake("model", accepted)
+        if changed := sorted(after.keys() & repeating.changed(before, after)):
+            accepted = (
+                f"a step changes {changed[0]}, which requires no gradient, so Downpour "
+                "sends it only once: let it require one, or make it a buffer"
+            )
+            raise self._loaded.mistake("model", accepted)
 
     def _check_form(self, network: nn.Module) -> None:
         """Refuse steps after which the network would no longer fit into the files of its model."""
@@ -171,8 +167,7 @@ class _Trial:
         why = [
             f"a step changes {name}, as batch normalization does, but processes that share a "
             "batch cannot"
-            for name in before
-            if before[name] != after.get(name)
+            for name in repeating.changed(before, after)
         ] + [
             f"the gradients of {name} are sparse, and processes share dense ones"
             for name, value in network.named_parameters()
@@ -214,9 +209,7 @@ class _Trial:
         if not math.isfinite(found.loss):
             told = "the loss on the test examples is NaN or infinite"
             raise self._loaded.mistake("loss", told)
-        after = repeating.begun(self._network)
-        changed = [name for name, digest in before.items() if after.get(name) != digest]
-        if changed:
+        if changed := repeating.changed(before, repeating.begun(self._network)):
             method = "metrics" if overrides(self._loaded.task, "metrics") else "loss"
             accepted = (
                 "an evaluation must leave the network unchanged, but changes "
