@@ -246,13 +246,6 @@ def test_a_step_is_taken_from_the_version_that_it_began_from(store: DirectorySto
     assert after["batches"] == 7
 
 
-def test_with_the_model_for_its_base_a_move_mixes(store: DirectoryStore) -> None:
-    """(1 - a) x + a x_new, as FedAsync has it."""
-    model, update = put(store, "model", 5.0, 5.0), put(store, "update", 1.0, 9.0)
-    after = moved(Versions(store), model, [Move(shard=0, file=update, base=model, factor=0.25)])
-    np.testing.assert_allclose(after["w"], [4.0, 6.0])
-
-
 def test_steps_from_an_old_version_do_not_carry_a_variance_below_zero(
     store: DirectoryStore,
 ) -> None:
@@ -279,7 +272,7 @@ def test_moves_add_up(store: DirectoryStore) -> None:
 
 
 def test_model_and_shard_move_by_the_same_distance(store: DirectoryStore) -> None:
-    """An elastic meeting keeps their sum; whole numbers stay the shard's."""
+    """An elastic meeting keeps their sum, as FedAsync mixes: (1 - a) x + a x_new."""
     model, update = put(store, "model", 5.0, 5.0), put(store, "update", 1.0, 9.0, count=7)
     move = Move(shard=0, file=update, base=model, factor=0.25)
     own, after = own_after(Versions(store), model, move), moved(Versions(store), model, [move])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.base.errors import UpdatesRefused
-from downpour.files.aggregators import AGGREGATORS, Contribution
+from downpour.files.aggregators import AGGREGATORS
 from downpour.files.aggregators.passes import (
     Node,
     full_additions,
@@ -17,7 +17,7 @@ from downpour.files.aggregators.passes import (
     remaining,
     shares,
 )
-from tests.files.aggregators.conftest import RULES, WEIGHING, imagine, weigh
+from tests.files.aggregators.conftest import RULES, imagine
 
 amounts = st.lists(st.floats(0, allow_infinity=False, allow_nan=False), min_size=1, max_size=50)
 
@@ -55,23 +55,6 @@ def test_a_loss_that_cannot_be_a_weight_is_refused(loss: float) -> None:
     with pytest.raises(UpdatesRefused, match=r"shard 0: loss .* cannot be a weight") as refusal:
         AGGREGATORS["weighted"](parts)
     assert set(refusal.value.reasons) == {0, 2}
-
-
-def contributions(count: int) -> list[Contribution]:
-    """Return contributions that differ in everything."""
-    return [imagine(shard, samples=3 * shard + 1, loss=0.5 + shard) for shard in range(count)]
-
-
-@pytest.mark.parametrize("rule", WEIGHING)
-@pytest.mark.parametrize("count", [1, 2, 10, 1000])
-def test_weights_are_a_convex_combination(rule: str, count: int) -> None:
-    """One weight a contribution, none negative; they sum to one, in any order to the last bit."""
-    parts = contributions(count)
-    weights = weigh(rule, parts)
-    assert len(weights) == count
-    assert all(type(weight) is float and weight >= 0 for weight in weights)
-    assert math.fsum(weights) == pytest.approx(1, abs=1e-12)
-    assert AGGREGATORS[rule](parts[::-1]) == weights[::-1]
 
 
 @pytest.mark.parametrize("rule", RULES)

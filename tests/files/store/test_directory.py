@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
+from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
 from downpour.base.values import PublishedFile
 from downpour.files.store import DirectoryStore, directory
 from downpour.files.store.directory import Mount, names_in
@@ -205,16 +205,6 @@ def test_a_file_that_is_cut_while_it_is_fetched_is_corrupt(
     monkeypatch.setattr(os, "preadv", lambda *_: 0)
     with pytest.raises(FileCorrupt, match="holds 0 bytes, but 7 were published"):
         elsewhere.read(file, verified=False)
-
-
-def test_a_folder_in_a_files_place_is_an_error_of_the_store(here: Path) -> None:
-    """What cannot be read at all raises no bare OSError."""
-    store = DirectoryStore(here, RetryPolicy(seconds=0))
-    (here / "update").mkdir()
-    with pytest.raises(StoreError):
-        store.read(PublishedFile(name="update", size_bytes=4096, checksum=""))
-    with pytest.raises(StoreError, match="not a regular file"):
-        store.read_unchecked("update", limit_bytes=10)
 
 
 def test_hidden_files_are_not_listed_and_leftovers_can_be_removed(here: Path) -> None:

@@ -211,15 +211,6 @@ def test_a_path_that_cannot_be_is_refused_in_one_short_line(
         assert len(str(refusal.value)) < 200
 
 
-def test_a_fifth_of_every_class_is_held_out(tmp_path: Path) -> None:
-    """1,797 images of 0..16; each class gives about a fifth of itself to the test set."""
-    dataset = open_prepared(tmp_path, prepare(Spec.make({}), tmp_path))
-    assert (dataset.facts.train_samples, dataset.facts.test_samples) == (1438, 359)
-    assert dataset.train.x.max() == 16
-    train, test = (np.bincount(part.y, minlength=10) for part in (dataset.train, dataset.test))
-    assert np.all(np.abs(test - (train + test) / 5) <= 1)
-
-
 def test_the_cut_does_not_depend_on_the_seed(tmp_path: Path) -> None:
     """Experiments with different seeds are measured on the same test set."""
     assert prepare(Spec.make({"seed": 0}), tmp_path) == prepare(Spec.make({"seed": 1}), tmp_path)

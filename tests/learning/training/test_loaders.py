@@ -225,17 +225,6 @@ def test_tensors_travel_as_copies_if_shared_memory_is_full(monkeypatch: pytest.M
         assert not after.is_shared()
 
 
-@pytest.mark.parametrize("part", ["test", "validation"])
-def test_a_loader_prepares_examples_of_each_part(tmp_path: Path, part: str) -> None:
-    """An evaluation reads other examples than a step."""
-    task = loaded(tmp_path, "Plane")
-    chosen = np.array([2, 5, 7])
-    prepared = _Batches(source(task, tmp_path))[BatchRequest(0, 0, 1, chosen, part)]
-    assert prepared is not None
-    for there, here in zip(prepared.batch, task.batch(part, chosen), strict=True):
-        assert torch.equal(there, here)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["Plane", "Noisy"])
 def test_an_evaluation_does_not_depend_on_the_number_of_loaders(

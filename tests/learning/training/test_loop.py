@@ -148,18 +148,6 @@ def test_a_tasks_curve_has_its_mean_loss(dataset: PreparedDataset, shards: int) 
     assert sorted(set(rates), reverse=True) == list(rates)
 
 
-def test_the_loss_falls(dataset: PreparedDataset) -> None:
-    """It learns: ten rounds over the same shard, each from the last one's parameters."""
-    fields = {"model": "digits-cnn", "optimizer": "adam", "learning_rate": 0.003}
-    training = started(dataset, fields)
-    first = finished(training).mean_loss
-    for round_ in range(1, 10):
-        following = started(dataset, fields, round_=round_)
-        load_parameters(following._model, training.parameters())
-        training = finished(following)
-    assert training.mean_loss < first / 4
-
-
 def test_optimizer_state_carries_over_to_the_next_round(dataset: PreparedDataset) -> None:
     """Adam's averages and step counts go on where the round before ended, in the same memory."""
     fields = {"optimizer": "adam"}
