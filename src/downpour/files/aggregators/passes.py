@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -431,8 +432,8 @@ def examine(
             file = decode(store.read(contribution.file), name)
             if misfit := form.misfit(file):
                 reasons[shard] = misfit
-            elif tensor := first_unsound(file, model, dict(decompressed(file))):
-                reasons[shard] = f"{name}: tensor {tensor!r} holds NaN or infinity"
+            else:
+                check_sound(file, model, name)
     return reasons
 
 
@@ -447,18 +448,15 @@ def refusing(reasons: dict[int, str], shard: int) -> Iterator[None]:
         reasons[shard] = str(error)
 
 
-def first_unsound(
-    file: ParameterFile, model: Mapping[str, Array], differences: Mapping[str, Array]
-) -> str | None:
-    """Return the name of an unusable tensor; `differences` are a file's tensors."""
-    for name, difference in differences.items():
-        if not np.isfinite(difference).all():
-            return name
-    return next(
+def check_sound(update: ParameterFile, model: Mapping[str, Array], name: str) -> None:
+    """Raise FileCorrupt if an update's file of this name holds numbers that no model may have."""
+    unsound = chain(
+        (tensor for tensor, numbers in decompressed(update) if not np.isfinite(numbers).all()),
         (
-            name
-            for name, tensor in file.tensors.items()
-            if tensor.dtype.kind == "f" and not is_sound(tensor, model[name])
+            tensor
+            for tensor, numbers in update.tensors.items()
+            if numbers.dtype.kind == "f" and not is_sound(numbers, model[tensor])
         ),
-        None,
     )
+    if (tensor := next(unsound, None)) is not None:
+        raise FileCorrupt(name, f"tensor {tensor!r} holds NaN or infinity")

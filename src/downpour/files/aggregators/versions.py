@@ -30,8 +30,8 @@ from downpour.files.aggregators.passes import (
     Item,
     Passed,
     Passes,
+    check_sound,
     examine,
-    first_unsound,
     full_additions,
     last_additions,
     refusing,
@@ -382,7 +382,7 @@ def moved(
             # The caller then discards the changed model.
             if not _step(tensors, base, form, update, differences, move.factor):
                 finite = False
-                _check_sound(update, begun.tensors, differences, move.file)
+                check_sound(update, begun.tensors, move.file.name)
     if reasons:
         raise UpdatesRefused(reasons)
     if not finite and not all(is_sound(x, begun.tensors[name]) for name, x in tensors.items()):
@@ -416,7 +416,7 @@ def own_after(versions: Versions, model: PublishedFile, move: Move) -> dict[str,
     reasons: dict[int, str] = {}
     with refusing(reasons, move.shard):
         update, _ = _read(versions.store, move.file, UpdateFormat.of(begun, model, WHOLE))
-        _check_sound(update, begun.tensors, {}, move.file)
+        check_sound(update, begun.tensors, move.file.name)
     if reasons:
         raise UpdatesRefused(reasons)
     tensors = {name: tensor.copy() for name, tensor in update.tensors.items()}
@@ -434,16 +434,6 @@ def _read(
     if misfit := form.misfit(update):
         raise FileCorrupt(file.name, misfit)
     return update, dict(decompressed(update))
-
-
-def _check_sound(
-    update: ParameterFile,
-    model: Mapping[str, Array],
-    differences: Mapping[str, Array],
-    file: PublishedFile,
-) -> None:
-    if tensor := first_unsound(update, model, differences):
-        raise FileCorrupt(file.name, f"tensor {tensor!r} holds NaN or infinity")
 
 
 def _add(numbers: Array, base: Array, update: Array, difference: Array | None, f: float) -> bool:

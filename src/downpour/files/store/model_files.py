@@ -6,6 +6,7 @@ and names that version by checksum. docs/internals/decisions.md ("Versions are s
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,8 +45,6 @@ from downpour.host.paths import path_of
 Known = Callable[[PublishedFile], Parameters | None]
 """Returns a version if it is in memory."""
 
-_NamedStep = tuple[PublishedFile, ParameterFile]
-
 
 class VersionStep(NamedTuple):
     """A model version, and the file of its step."""
@@ -71,24 +70,31 @@ def read_version(
 
     `leading` are the versions before it, oldest first; the required ones end the sequence.
     """
-    steps: list[_NamedStep] = []
-    before = list(leading)
-    model = known(file)
-    while model is None:
+    left = list(leading)
+
+    def before(step: PublishedFile, _: str) -> PublishedFile:
+        if not left:
+            raise FileCorrupt(step.name, "is a difference, but does not name the version before it")
+        return left.pop()
+
+    return _read(store, file, before, known)
+
+
+def _read(
+    store: Store,
+    file: PublishedFile,
+    before: Callable[[PublishedFile, str], PublishedFile],
+    known: Known = lambda _: None,
+) -> Parameters:
+    """Read a version, from a whole one on; `before` a step is the version of a checksum."""
+    steps: list[tuple[PublishedFile, ParameterFile]] = []
+    while (model := known(file)) is None:
         held = decode(store.read(file), file.name)
-        if base_of(held) is None:
+        if (checksum := base_of(held)) is None:
             model = held
-        elif not before:
-            raise FileCorrupt(file.name, "is a difference, but does not name the version before it")
-        else:
-            steps.append((file, held))
-            file = before.pop()
-            model = known(file)
-    return _followed(model, file, steps)
-
-
-def _followed(model: Parameters, file: PublishedFile, steps: Sequence[_NamedStep]) -> Parameters:
-    """Return the version to which steps lead from `model`; the last step comes first."""
+            break
+        steps.append((file, held))
+        file = before(file, checksum)
     for following, step in reversed(steps):
         compression = compression_of(step)
         if compression not in CODECS:
@@ -111,13 +117,7 @@ def whole_content(store: Store, name: str) -> Sequence[Buffer]:
 
 def version_in(store: Store, name: str) -> Parameters:
     """Read a version of an ended experiment, given only its name."""
-    file, steps = store.describe(name), list[_NamedStep]()
-    held = decode(store.read(file), name)
-    while (checksum := base_of(held)) is not None:
-        steps.append((file, held))
-        file = _before(store, file, checksum)
-        held = decode(store.read(file), file.name)
-    return _followed(held, file, steps)
+    return _read(store, store.describe(name), partial(_before, store))
 
 
 def _before(store: Store, file: PublishedFile, checksum: str) -> PublishedFile:
