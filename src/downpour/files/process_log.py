@@ -152,9 +152,9 @@ class ProcessLog(logging.Handler):
             trace = _TRACES.formatException(record.exc_info) if record.exc_info else ""
             self._write(_level(record.levelno), record.name, record.getMessage(), trace)
 
-    def say(self, source: str, text: str, level: Level = "info") -> None:
+    def say(self, source: str, text: str) -> None:
         """Write a line that is not a log record."""
-        self._write(level, source, text, "")
+        self._write("info", source, text, "")
 
     def fail(self, error: BaseException) -> None:
         """Write the error that ends the process; a user's mistake needs no traceback."""

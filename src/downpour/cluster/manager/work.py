@@ -338,9 +338,8 @@ def _rounded(
     if not space.spec.publishes_steps:
         return arrays, files.encode(arrays, about)
     base = space.aggregation.versions.read(command.model)
-    step = files.step_to(arrays, base, command.model, space.spec.model_compression)
-    made = step.model.tensors
-    return made, files.encode(made, about) if command.whole else step.content
+    made, step = files.step_to(arrays, base, command.model, space.spec.model_compression)
+    return made.tensors, files.encode(made.tensors, about) if command.whole else step
 
 
 def measure(space: Workspace, command: Evaluate) -> Evaluation:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import xxhash
@@ -46,21 +45,17 @@ Known = Callable[[PublishedFile], Parameters | None]
 """Returns a version if it is in memory."""
 
 
-class VersionStep(NamedTuple):
-    """A model version, and the file of its step."""
-
-    model: Parameters
-    content: Sequence[Buffer]
-
-
 def step_to(
     tensors: Mapping[str, Array], base: Parameters, file: PublishedFile, compression: str
-) -> VersionStep:
-    """Return the version nearest to some tensors to which a step from `base` can lead."""
+) -> tuple[Parameters, Sequence[Buffer]]:
+    """Return the version nearest to some tensors to which a step can lead, and the step's file.
+
+    The step leads from `base`, of which `file` is the file.
+    """
     form = UpdateFormat.of(base, file, compression)
     held, _ = compress(form, base.tensors, tensors, {})
     content = encode(held, {**base.metadata, **form.metadata}, form.layout)
-    return VersionStep(moved_by(base, decode(b"".join(content), file.name)), content)
+    return moved_by(base, decode(b"".join(content), file.name)), content
 
 
 def read_version(

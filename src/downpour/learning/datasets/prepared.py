@@ -54,8 +54,8 @@ class Stated(BaseModel):
         return self.arrays["train_x"].dtype == "|u1"
 
 
-def checked(fields: Mapping[str, Any], names: Iterable[str], name: str) -> Stated:
-    """Return what a `facts.json` says of the arrays with these names.
+def checked(fields: Mapping[str, Any], name: str) -> Stated:
+    """Return what the `facts.json` of a dataset says.
 
     A model that was exported brings the file along, so it may come from anybody. The file is
     corrupt if no preparation can have written it.
@@ -67,15 +67,15 @@ def checked(fields: Mapping[str, Any], names: Iterable[str], name: str) -> State
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
         raise FileCorrupt(file, f"misses or garbles {place}: {first['msg']}") from None
-    for field, fits in _agreement(stated, list(names)):
+    for field, fits in _agreement(stated):
         if not fits:
             raise FileCorrupt(file, f"misses or garbles {field}")
     return stated
 
 
-def _agreement(stated: Stated, names: list[str]) -> Iterable[tuple[str, bool]]:
+def _agreement(stated: Stated) -> Iterable[tuple[str, bool]]:
     """Yield each thing that must agree with the rest, and whether it does."""
-    for name in names:
+    for name in ARRAYS:
         array = stated.arrays.get(name)
         part, _, kind = name.partition("_")
         count = stated.train_samples if part == "train" else stated.test_samples
@@ -181,7 +181,7 @@ def open_prepared(datasets_root: Path, key: str, *, by_blocks: bool = False) -> 
     With `by_blocks`, it says which examples lie together.
     """
     opened = open_array_folder(datasets_root, key, ARRAYS, by_block=("train_x", "test_x"))
-    dataset = _dataset(checked(opened.facts, ARRAYS, key), opened.arrays, opened.blocks)
+    dataset = _dataset(checked(opened.facts, key), opened.arrays, opened.blocks)
     return replace(dataset, block_ends=_block_ends(dataset.train.x)) if by_blocks else dataset
 
 
@@ -193,7 +193,7 @@ def _block_ends(x: NDArray[Any]) -> NDArray[np.int64]:
 
 def without_examples(stated: Mapping[str, Any], name: str) -> PreparedDataset:
     """Return a dataset of no examples, of the kind that a `facts.json` describes."""
-    facts = checked(stated, ARRAYS, name)
+    facts = checked(stated, name)
     kinds = {part: facts.arrays[part] for part in ARRAYS}
     try:
         empty = {part: np.empty((0, *one.shape[1:]), one.dtype) for part, one in kinds.items()}
