@@ -290,15 +290,10 @@ def status(
     return Status(**{**made, **fields})  # type: ignore[arg-type]
 
 
-def task_in(state: TaskState, done: int, total: int) -> TaskStatus:
-    """Make a task_in."""
-    return TaskStatus(shard=0, state=state, steps_done=done, steps_total=total, elapsed_seconds=1.0)
-
-
 TASKS = (
-    task_in(TaskState.PUBLISHED, 8, 8),
-    task_in(TaskState.RUNNING, 4, 8),
-    task_in(TaskState.PENDING, 0, 0),
+    task(0, TaskState.PUBLISHED, done=60),
+    task(0, TaskState.RUNNING, done=30),
+    task(0, TaskState.PENDING),
 )
 
 
@@ -343,7 +338,7 @@ def test_epochs_and_shards_are_counted_as_they_are_done() -> None:
     ("seconds", "others", "words"),
     [
         (9.0, [], "publishing 240 of 800 MB "),
-        (9.0, [task_in(TaskState.RUNNING, 4, 8)], "shards of epoch 3 "),
+        (9.0, [task(0, TaskState.RUNNING, done=30)], "shards of epoch 3 "),
         (1.0, [], "shards of epoch 3 "),
     ],
 )
@@ -352,7 +347,7 @@ def test_bars_that_stand_still_say_why(
 ) -> None:
     """They do so while no worker trains. Short tasks end before a person could read it."""
     one = replace(
-        task_in(TaskState.RUNNING, 8, 8),
+        task(0, TaskState.RUNNING, done=60),
         elapsed_seconds=seconds,
         moved_bytes=12 * 10**7,
         update_bytes=4 * 10**8,
