@@ -85,6 +85,7 @@ class SimulatedTraining:
         self.steps_total = flow.environment.timings.shard_steps
         self.samples = samples
         self.update = update
+        self.is_wrong = False
         self.attempt = attempt
         self._flow = flow
         self._work = work
@@ -241,10 +242,10 @@ class SimulatedTaskFlow(TaskFlow):
 
     def run(self, task: TaskMessage, control: TaskControl) -> Update:
         """Train a task and publish its update."""
-        made = b""
+        done: SimulatedTraining | None = None
         try:
             update = super().run(task, control)
-            made = self.current.update if self.current is not None else b""
+            done = self.current
         finally:
             self.current = None
             if self.process.alive:
@@ -252,8 +253,8 @@ class SimulatedTaskFlow(TaskFlow):
         if self.damages_next:
             self.damages_next -= 1
             self.environment.disk.damaged.add(update.file.name)
-        if self.computes_wrong:
-            self.environment.disk.wrong[update.file.name] = made
+        if done is not None and done.is_wrong:
+            self.environment.disk.wrong[update.file.name] = done.update
         return update
 
     def _load(self, task: TaskMessage, patience: float) -> _SimulatedTasks:
@@ -337,6 +338,7 @@ class SimulatedTaskFlow(TaskFlow):
         """Return the update of an attempt as this worker computes it."""
         if not self.computes_wrong:
             return training.update
+        training.is_wrong = True
         attempt = str(training.attempt) if self.computes_wrong == WRONG[1] else ""
         return digests.wrong(training.update, self.worker.machine, attempt)
 

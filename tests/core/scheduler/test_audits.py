@@ -148,7 +148,9 @@ def test_other_updates_of_a_wrong_worker_are_taken_out_and_counted() -> None:
 
 def test_an_experiment_goes_back_to_the_last_version_without_a_wrong_worker() -> None:
     """With `stop_if_wrong` it ends, and keeps that version, from which --resume continues."""
-    play = Audited("ann", "bob", "cid", audit=1e-9, proven=True, stop_if_wrong=True, keep_models=1)
+    play = Audited(
+        "ann", "bob", "cid", audit=1e-9, proven=True, stop_if_wrong=True, keep_best="loss"
+    )
     play.worker("bob").audits_due = 1
     play.train("ann", "hidden")
     for number in range(2):
@@ -163,7 +165,10 @@ def test_an_experiment_goes_back_to_the_last_version_without_a_wrong_worker() ->
         play.train(name, "wrong" if name == "ann" else "right")
     (end,) = of(play.happened, out.Concluded)
     assert end.ending is ExperimentState.FAILED
-    assert "2 updates of it count without an audit, from epoch 1 on; m0 is without" in end.reason
+    assert (
+        "2 updates of it count without an audit, from epoch 1 on; --resume one continues from m0"
+        in end.reason
+    )
     (cleaned,) = of(play.happened, out.Conclude)
     assert [file.name for file in cleaned.versions] == ["m0"]
     with pytest.raises(SpecError, match="stop_if_wrong = True: has no effect without audit"):

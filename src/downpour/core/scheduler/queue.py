@@ -411,6 +411,8 @@ def _go_back(state: SchedulerState, experiment: Experiment, model: PublishedFile
     """Forget later versions and states, so that another experiment continues from a version."""
     state.discard(experiment.name, experiment.files_of_shards())
     experiment.models = experiment.models[: experiment.models.index(model) + 1]
+    if experiment.kept_best not in experiment.models:
+        experiment.best = None
     experiment.means = {n: mean for n, mean in experiment.means.items() if n == model.name}
     experiment.optimizer_states, experiment.steps, experiment.since_outer = {}, {}, []
     experiment.outer = None
