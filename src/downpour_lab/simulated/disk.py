@@ -122,7 +122,7 @@ class Disk:
         self.holder: Process | None = None
         self.terms: list[str] = []
         self.damaged: set[str] = set()
-        self.wrong: dict[str, bytes] = {}
+        self.wrong: set[bytes] = set()
         self.computing_wrong: set[str] = set()
         self.left_over: set[str] = set()
         self._swept: set[str] = set()

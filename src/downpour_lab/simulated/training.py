@@ -85,7 +85,6 @@ class SimulatedTraining:
         self.steps_total = flow.environment.timings.shard_steps
         self.samples = samples
         self.update = update
-        self.is_wrong = False
         self.attempt = attempt
         self._flow = flow
         self._work = work
@@ -242,10 +241,8 @@ class SimulatedTaskFlow(TaskFlow):
 
     def run(self, task: TaskMessage, control: TaskControl) -> Update:
         """Train a task and publish its update."""
-        done: SimulatedTraining | None = None
         try:
             update = super().run(task, control)
-            done = self.current
         finally:
             self.current = None
             if self.process.alive:
@@ -253,8 +250,6 @@ class SimulatedTaskFlow(TaskFlow):
         if self.damages_next:
             self.damages_next -= 1
             self.environment.disk.damaged.add(update.file.name)
-        if done is not None and done.is_wrong:
-            self.environment.disk.wrong[update.file.name] = done.update
         return update
 
     def _load(self, task: TaskMessage, patience: float) -> _SimulatedTasks:
@@ -338,9 +333,10 @@ class SimulatedTaskFlow(TaskFlow):
         """Return the update of an attempt as this worker computes it."""
         if not self.computes_wrong:
             return training.update
-        training.is_wrong = True
         attempt = str(training.attempt) if self.computes_wrong == WRONG[1] else ""
-        return digests.wrong(training.update, self.worker.machine, attempt)
+        made = digests.wrong(training.update, self.worker.machine, attempt)
+        self.environment.disk.wrong.add(made)
+        return made
 
     def enter(self, phase: Phase) -> None:
         """Enter the next phase; a fault may be due to kill the worker in it."""

@@ -199,6 +199,7 @@ class CountingCheck(Observer):
         self._specs = specs
         self._tallies: dict[Scheduler, dict[str, Tally]] = {}
         self._reached: dict[str, Tally] = {}
+        self._wrong: dict[str, bytes] = {}
 
     def recovered(self, core: Scheduler, stories: Stories) -> None:
         """Count again from the journals: what the earlier manager did not journal is lost."""
@@ -263,7 +264,10 @@ class CountingCheck(Observer):
 
     def _accept(self, entry: out.Accepted, tally: Tally, at_seconds: float) -> None:
         key, file = (entry.attempt.round, entry.attempt.shard), entry.update.file
-        wrong = self._disk.wrong.get(file.name)
+        held = self._disk.digest(entry.experiment, file)
+        if held in self._disk.wrong:
+            self._wrong[file.name] = held  # the file goes before the journal
+        wrong = self._wrong.get(file.name)
         made = tally.accept(key, entry.update, at_seconds, wrong)
         self._compare(entry.experiment, file, made)
         if entry.confirmed_by:
