@@ -74,11 +74,6 @@ class Process:
                 return found
         raise EOFError("".join(self.said) or "it ended without a word")
 
-    def first_said_seconds(self, pattern: str) -> float | None:
-        """Return when it first said something; None if it never did."""
-        both = zip(self.said_seconds, self.said, strict=False)
-        return next((at for at, line in both if re.search(pattern, line)), None)
-
     def _listen(self, pipe: IO[str]) -> None:
         with pipe:
             for line in pipe:

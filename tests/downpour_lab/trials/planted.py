@@ -28,11 +28,6 @@ Defect = (
 )
 
 
-def with_core(core: type[Scheduler]) -> type[SimulatedManager]:
-    """Return the class of a manager that decides with this core."""
-    return type(core.__name__, (SimulatedManager,), {"core_class": core})
-
-
 @dataclass(frozen=True, slots=True)
 class Planted:
     """A defect, a part of the sentence that a run fails with, and the promise that is broken.
