@@ -116,6 +116,11 @@ class Tally:
             self.last[shard] = made
         return made
 
+    def give_up(self, key: Key) -> None:
+        """Note that a task has no update; one that counted may have been wrong."""
+        if self.arrived.pop(key, None) is not None:
+            self.bases.pop((key[0] + 1, key[1]), None)
+
     def _base(self, key: Key) -> tuple[int, bytes, bytes]:
         number, shard = key
         start, last = self.own.get(shard, self.models[-1]), self.last.get(shard)
@@ -251,7 +256,7 @@ class CountingCheck(Observer):
             case out.Accepted():
                 self._accept(entry, tally, at_seconds)
             case out.GivenUp():
-                tally.arrived.pop((entry.attempt.round, entry.attempt.shard), None)
+                tally.give_up((entry.attempt.round, entry.attempt.shard))
             case out.Dropped():
                 tally.drop(entry.shards, entry.round)
             case out.Resized():

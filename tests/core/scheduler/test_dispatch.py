@@ -262,9 +262,7 @@ def test_a_worker_is_asked_for_once_in_a_while(stage: Stage) -> None:
 @pytest.mark.parametrize(
     "wish",
     [
-        base.Assignment(shard=9, worker="dot", reason=WHY),
         base.Assignment(shard=0, worker="ann", reason=WHY),
-        base.Assignment(shard=0, worker="stranger", reason=WHY),
         base.Assignment(shard=0, worker="dot", reason=WHY, share=0.0),
         base.Assignment(shard=0, worker="dot", reason=WHY, share=1.5),
         base.Withdrawal(shard=1, worker="ann", reason=WHY),
@@ -485,6 +483,8 @@ def no_luck(view: base.RoundView) -> list[base.Action]:
     [
         (no_luck, "raised ValueError: no luck with 3 shards"),
         (lambda _: ["ann"], "returned 'ann', which is no action"),
+        (lambda _: [base.Assignment(shard=3, worker="ann", reason="")], "no such shard"),
+        (lambda _: [base.Assignment(shard=0, worker="eve", reason="")], "no such worker"),
     ],
 )
 def test_a_policy_with_a_mistake_fails_its_experiment_and_no_manager(
@@ -495,6 +495,7 @@ def test_a_policy_with_a_mistake_fails_its_experiment_and_no_manager(
     kind = replace(stage.core.state.policies[policy], decide=broken)
     stage.core.state.policies = {policy: kind}
     [ended] = of(stage.happen(on.Tick), out.Concluded)
-    assert ended.reason == f"policy '{policy}' {fault}"
+    assert ended.reason.startswith(f"policy '{policy}' r")
+    assert fault in ended.reason
     assert ended.asked_wrongly
     assert stage.core.state.active is None

@@ -104,9 +104,8 @@ def _decide_on(
         said = f"{type(error).__name__}: {error}"
         experiment.policy_error = f"policy '{experiment.spec.policy}' raised {said}"
         return
-    if wrong := [each for each in actions if not isinstance(each, base.Action)]:
-        said = f"returned {wrong[0]!r}, which is no action"
-        experiment.policy_error = f"policy '{experiment.spec.policy}' {said}"
+    if said := next(filter(None, (_mistake(state, current, each) for each in actions)), ""):
+        experiment.policy_error = f"policy '{experiment.spec.policy}' returned {said}"
         return
     _tell_who_stands_by(state, experiment, current, view, actions)
     for action in actions:
@@ -114,6 +113,17 @@ def _decide_on(
         if current.complete:
             return
         _do(state, experiment, current, action)
+
+
+def _mistake(state: SchedulerState, current: Round, action: object) -> str:
+    """Say what is wrong with an action that never was possible; empty if nothing is."""
+    if not isinstance(action, base.Action):
+        return f"{action!r}, which is no action"
+    if not 0 <= getattr(action, "shard", 0) < len(current.tasks):
+        return f"{action!r}, but the round has no such shard"
+    if isinstance(action, base.Assignment) and action.worker not in state.workers.names:
+        return f"{action!r}, but there is no such worker"
+    return ""
 
 
 def _tell_who_stands_by(
