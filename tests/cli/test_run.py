@@ -111,6 +111,8 @@ def test_a_signal_stops_everything(
     assert not alive
     *shown, last = said.splitlines()
     assert last == line
-    # The spec stands there if training had begun, and nothing else does.
+    # If training had begun, the spec stands there, and how to continue. Nothing else does.
+    if shown and "--resume" in shown[-1]:
+        assert re.fullmatch(rf"\d+ of 10000 .* --shared {tmp_path}` continues", shown.pop())
     assert not shown or Spec.from_toml("\n".join(shown)).epochs == 10_000
     assert process.returncode == status

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import typer
 from downpour.base import options as base
 from downpour.base.errors import require
 from downpour.base.options import argument, flag, option, words_of
+from downpour.base.values import DEFAULT_SHARED
 from downpour.cli import common
 from downpour.cli.common import RESULTS, allow_code, allow_own_code, command, refuse_both
 from downpour.cli.printing import SpecOnce, err, note, out, print_json, print_result, say
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from downpour.experiments.studies import Grid, Search, StudyFolder
     from downpour.experiments.surroundings import Surroundings
     from downpour.record import Result
+    from downpour.show.tables.live import ProgressDisplay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +129,8 @@ def _trained(
     spec, quiet = request.spec, options.as_json or options.as_csv
     remarks = [request.remark] if request.remark else []
     remarks += [] if workers is not None else [explained(spec, is_here=place.is_here)]
-    with ProgressDisplay(err(), line_seconds=LINE_SECONDS) as display:
+    display = ProgressDisplay(err(), line_seconds=LINE_SECONDS)
+    with _said_if_interrupted(display, options.shared), display:
         shown = SpecOnce(display.show, spec, remarks)
         watching = Watching(
             on_resolved=shown.resolved,
@@ -138,6 +142,20 @@ def _trained(
             note=note,
         )
         return train(spec, workers, place, watching)
+
+
+@contextmanager
+def _said_if_interrupted(display: ProgressDisplay, shared: Path) -> Iterator[None]:
+    """Say how far an interrupted run came, and how to continue it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        last = display.last
+        if last is not None and last.rounds_done:
+            done = "{} of {} epochs are done".format(*last.epochs)
+            where = f" --shared {shared}" if shared != Path(DEFAULT_SHARED) else ""
+            note(f"{done}; `downpour run --resume {last.experiment}{where}` continues")
+        raise
 
 
 def _show_plan(spec: Spec, shared: str, launching: Launching) -> None:

@@ -326,11 +326,13 @@ class ProgressDisplay:
     """A context manager that draws what `show` gets, on a terminal or in a notebook.
 
     Callers may add bars to `bars`; the field `left` of such a bar says how long it takes, in words.
+    `last` is the experiment as last shown.
     If the output is a file or a pipe, `show` writes a line after a round instead, but waits at
     least `line_seconds` between two lines. None writes no lines.
     """
 
     def __init__(self, console: Console, *, line_seconds: float | None = None) -> None:
+        self.last: ExperimentSummary | None = None
         self._in_notebook = console.is_jupyter
         shown = console.is_terminal or self._in_notebook
         self._lines = None if shown or line_seconds is None else _Lines(console, line_seconds)
@@ -371,7 +373,7 @@ class ProgressDisplay:
 
     def show(self, status: Status) -> None:
         """Draw the experiment as it is now."""
-        experiment = status.experiment
+        experiment = self.last = status.experiment
         if experiment is None:
             return
         running = experiment.state is ExperimentState.RUNNING
