@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.record import Result
-from downpour.record.record_lines import Dated, ResizedLine
+from downpour.record.record_lines import Dated, RescheduledLine, ResizedLine
+from downpour.record.rows import Rows, rounds_of
 from downpour.record.timeline import Stragglers, stragglers_of
 from tests.record.lines import (
     aggregated,
@@ -135,6 +136,24 @@ def test_a_refused_update_is_work_that_is_lost() -> None:
     record += [(6.0, assigned(0, 1, "bob")), (10.0, updated(0, 1, "bob")), (10.0, aggregated())]
     [cost] = costs_of(folded(*record)).values()
     assert (cost.useful_seconds, cost.lost_seconds, cost.seconds) == (4.0, 5.0, 10.0)
+
+
+def test_a_pause_is_no_part_of_a_round() -> None:
+    """One worker hands over for it, which moves nothing; both train for ten seconds."""
+    record: list[Dated] = [(0.0, prepared(100, 100))]
+    record += [(0.0, assigned(0, 0, "ann")), (0.0, assigned(1, 0, "bob"))]
+    record += [(4.0, RescheduledLine(change="paused")), (5.0, updated(0, 0, "ann"))]
+    record += [(6.0, saved(1, 0, 60)), (6.0, failed(1, 0, "handed_over", "bob"))]
+    record += [(6.5, RescheduledLine(change="set aside"))]
+    record += [(50.0, RescheduledLine(change="continued"))]
+    record += [(60.0, assigned(1, 1, "ann", from_step=60)), (64.0, updated(1, 1, "ann"))]
+    tables = folded(*record, (65.0, aggregated(seconds=1.0, train_seconds=64.0)))
+    [cost] = costs_of(tables).values()
+    assert (cost.seconds, cost.wait_seconds, cost.moves, cost.decided) == (10.0, 10.0, 0, False)
+    assert (cost.useful_seconds, cost.lost_seconds) == (15.0, 0.0)
+    assert rounds_of(Rows(tables).finished(), with_costs=False)[0].train_seconds == 10.0
+    still_paused = folded(*record[:8])
+    assert still_paused.working_seconds(0.0, 40.0) == 6.0
 
 
 SECONDS = st.floats(min_value=0.1, max_value=1000.0)

@@ -427,6 +427,9 @@ class CancelledLine(_Line, frozen=True, kw_only=True):
     reason: str
 
 
+WorkerChange = (
+    WorkerJoinedLine | WorkerLeftLine | OtherPackagesLine | QuarantinedLine | DisturbedLine
+)
 EndLine = FinishedLine | FailedLine | CancelledLine
 RecordLine = (
     SubmittedLine

@@ -6,6 +6,7 @@ restarted manager recorded something twice, the later line counts. Rounds and sh
 and times are the record's. Rows are packed in few bytes each: a long experiment has millions.
 """
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -20,7 +21,7 @@ from downpour.base.states import BLAMELESS, FailureKind
 from downpour.core.resolve import meetings_of
 from downpour.core.spec import Meetings
 from downpour.record import record_lines as told
-from downpour.record.record_lines import MaybeKnown, Sample
+from downpour.record.record_lines import MaybeKnown, Sample, WorkerChange
 
 Row = TypeVar("Row")
 
@@ -81,17 +82,10 @@ class Packed(Sequence[Row]):
 
 
 MANAGER = "manager"
-DROPPED, OVERTAKEN = "dropped", "overtaken"
+DROPPED, OVERTAKEN, PAUSED = "dropped", "overtaken", "paused"
 MOVED = frozenset({FailureKind.HANDED_OVER, FailureKind.WITHDRAWN})
 """Failures by which a decision gave a shard to another worker."""
 
-WorkerChange = (
-    told.WorkerJoinedLine
-    | told.WorkerLeftLine
-    | told.OtherPackagesLine
-    | told.QuarantinedLine
-    | told.DisturbedLine
-)
 Outcome = Literal["trained", "moved", "stopped", "failed", "open"]
 """How an attempt ended: a `moved` one continued elsewhere, a `stopped` one became needless."""
 
@@ -118,7 +112,7 @@ class RecordedAttempt(msgspec.Struct):
     stop: float | None = None
     """When its work ended, or became needless before."""
     stopped_by: str = ""
-    """A kind of failure, `DROPPED` or `OVERTAKEN`; empty if it published an update."""
+    """A kind of failure, `DROPPED`, `OVERTAKEN` or `PAUSED`; empty if it published an update."""
 
     def stop_at(self, at: float, reason: str) -> None:
         """End the work, unless it has ended before."""
@@ -258,6 +252,8 @@ class Tables:
     """Evaluations on the test examples, if others are set apart for validation."""
     improved: told.ImprovedLine | None = None
     paused: bool = False
+    halts: list[tuple[float, float]] = field(default_factory=list)
+    """When a pause had stopped all work, and when a worker next got a task."""
     failures: list[tuple[told.AttemptFailedLine, bool]] = field(default_factory=list)
     """Failed attempts, and whether each had an update, which was damaged or lost."""
     joined: dict[str, told.WorkerJoinedLine] = field(default_factory=dict)
@@ -271,6 +267,7 @@ class Tables:
     forgotten: Collection[int] = ()
     """Rounds that are over and no longer in `rounds`."""
     _assigned: int = 0
+    _last_stop: float = 0.0
     _present: set[str] = field(default_factory=set)
     _unclosed: list[told.AggregatedLine] = field(default_factory=list)
 
@@ -296,6 +293,11 @@ class Tables:
     def verified(self) -> bool | None:
         """Whether two processes agree on the first steps of a user's code; None without any."""
         return self.verification.of(self.spec) if self.prepared is not None else None
+
+    def working_seconds(self, begin: float, end: float) -> float:
+        """Return the seconds between two moments in which the experiment was not set aside."""
+        halts = (min(end, until) - max(begin, since) for since, until in self.halts)
+        return end - begin - sum(max(0.0, seconds) for seconds in halts)
 
     def round(self, number: int) -> RecordedRound:
         """Return a round, a new one if this is its first line."""
@@ -348,7 +350,9 @@ class Tables:
             case told.ImprovedLine():
                 self.improved = line
             case told.RescheduledLine(change="paused" | "continued"):
-                self.paused = line.change == "paused"
+                self.paused, self._last_stop = line.change == "paused", at
+            case told.RescheduledLine(change="set aside"):
+                self.halts.append((self._last_stop, math.inf))
             case told.SubmittedLine():
                 self.submitted, self.submitted_at = line, at
             case told.PreparedLine():
@@ -377,6 +381,9 @@ class Tables:
         if attempt.assigned is None:
             attempt.place, self._assigned = self._assigned, self._assigned + 1
         attempt.begin, attempt.assigned = at, line
+        if self.halts:
+            since, until = self.halts[-1]
+            self.halts[-1] = since, min(at, until)
         self.start = min(self.start, at) if self._assigned > 1 else at
 
     def _accept(self, at: float, line: told.UpdatedLine) -> None:
@@ -388,6 +395,7 @@ class Tables:
             of_round.retrained.add(line.shard)
         of_round.accepted[line.shard] = self.waiting[line.round, line.shard] = attempt
         attempt.updated, attempt.end, attempt.outcome = line, at, "trained"
+        self._last_stop = at
         attempt.stop, attempt.stopped_by = at, ""
         if len(of_round.attempts[line.shard]) > 1:
             of_round.stop_all(line.shard, at, OVERTAKEN)
@@ -410,10 +418,11 @@ class Tables:
         self.failures.append((line, had_counted))
         attempt.failed, attempt.outcome = line, outcome_of(line.failure)
         attempt.end = at if attempt.end is None else attempt.end
-        attempt.stop_at(at, line.failure)
+        self._last_stop = at
+        attempt.stop_at(at, PAUSED if self.paused and line.failure in MOVED else line.failure)
         others = of_round.attempts[line.shard].values()
         # A copy that stops moves nothing, because the shard stays with another worker.
-        if line.failure in MOVED and all(other.stop is not None for other in others):
+        if attempt.stopped_by in MOVED and all(other.stop is not None for other in others):
             of_round.moves += 1
 
     def _drop(self, at: float, line: told.DroppedLine) -> None:
@@ -424,6 +433,10 @@ class Tables:
 
     def _take_version(self, at: float, line: told.AggregatedLine) -> None:
         """Note a version: a round's, or one of several between the ends of two rounds."""
+        if self.halts:
+            began = at - line.seconds - line.train_seconds
+            seconds = self.working_seconds(began, at) - line.seconds
+            line = msgspec.structs.replace(line, train_seconds=seconds)
         if not line.parts:
             of_round = self.round(line.round)
             tasks = [(line.round, shard) for shard in sorted(of_round.accepted)]

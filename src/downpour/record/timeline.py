@@ -16,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from downpour.record import record_lines as told
-from downpour.record.record_lines import Sample
+from downpour.record.record_lines import Sample, WorkerChange
 from downpour.record.tables import (
     DROPPED,
     MOVED,
@@ -25,7 +25,6 @@ from downpour.record.tables import (
     RecordedAttempt,
     RecordedRound,
     Tables,
-    WorkerChange,
 )
 
 
@@ -252,10 +251,10 @@ def cost_of(tables: Tables, of_round: RecordedRound) -> Cost | None:
             _seconds(one) - useful.get(one.shard, {}).get(one.number, 0.0) for one in attempts
         )
     workers = {one.assigned.worker for one in attempts if one.assigned}
-    seconds = max([*updated, *of_round.dropped.values()]) - began
+    seconds = tables.working_seconds(began, max([*updated, *of_round.dropped.values()]))
     is_plain = sum(map(len, of_round.attempts.values())) == len(tasks)
     if not is_plain or of_round.samples or of_round.dropped:
-        wait_seconds = _wait_seconds(of_round, began, shard_samples)
+        wait_seconds = _wait_seconds(tables, of_round, began)
     else:
         wait_seconds = seconds
     return Cost(
@@ -335,17 +334,16 @@ def _useful(of_round: RecordedRound, shard: int) -> dict[int, float]:
     return useful
 
 
-def _wait_seconds(
-    of_round: RecordedRound, began: float, shard_samples: tuple[int, ...]
-) -> float | None:
+def _wait_seconds(tables: Tables, of_round: RecordedRound, began: float) -> float | None:
     """Estimate the round's time if the manager had waited for every worker; None if unknown."""
+    shard_samples = tables.prepared.shard_samples if tables.prepared is not None else ()
     longest = 0.0
     for shard in {*of_round.attempts, *of_round.dropped}:
         ended = _would_have_ended(of_round, shard)
         if ended is None:
             return None
         scale = shard_samples[shard] / of_round.samples[shard] if of_round.samples else 1.0
-        longest = max(longest, scale * (ended - began))
+        longest = max(longest, scale * tables.working_seconds(began, ended))
     return longest
 
 

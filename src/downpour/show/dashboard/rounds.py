@@ -63,6 +63,8 @@ class Rounds:
             The attempt's number, and whether another attempt at the shard is running.
         """
         task = assigned.round, assigned.shard, assigned.attempt
+        if self._tables.halts and self._tables.halts[-1][1] == at:
+            self.times.last_at = at  # a pause is no part of a round's time
         if task[0] not in self._first:
             self._open[task[0]], self._first[task[0]] = at, self.attempts.count
             self._tell(task[0], line)
