@@ -148,7 +148,7 @@ def test_without_a_manager_the_directory_is_listed(downpour: Downpour, tmp_path:
         folder, [line_text(0.0, submitted), line_text(1.0, CancelledLine(reason="enough"))]
     )
     outcome = downpour("list", *seen)
-    assert (outcome.status, outcome.err) == (0, f"no manager answers; {tmp_path} holds:\n")
+    assert (outcome.status, outcome.err) == (0, f"the manager does not answer; {tmp_path} holds:\n")
     assert outcome.out.splitlines()[1].split() == ["gone-1", "cancelled", "0/7", "–"]
     assert json.loads(downpour("list", "--json", *seen).out)[0]["name"] == "gone"
     for words in ((), ("gone-1",)):
@@ -167,7 +167,7 @@ def test_a_run_in_progress_is_shown_from_its_journal(downpour: Downpour, tmp_pat
         assert not (tmp_path / "experiments" / experiment / "record.jsonl").exists()
         while "preparing" in (shown := downpour("status", "--shared", tmp_path)).out:
             pass
-    assert (shown.status, shown.err) == (0, f"no manager answers; {tmp_path} holds:\n")
+    assert (shown.status, shown.err) == (0, f"the manager does not answer; {tmp_path} holds:\n")
     assert shown.out.startswith(f"{experiment}  running\nepoch 1 of 5\n")
 
 

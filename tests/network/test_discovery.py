@@ -107,13 +107,21 @@ def test_an_address_wins_and_else_the_folder_says_who_leads(two: TwoClusters) ->
     assert two.found(str(other), folder) == other
 
 
-def test_the_default_port_is_the_last_resort(two: TwoClusters, tmp_path: Path) -> None:
-    """It counts only if no folder was given, and the default folder has no leader."""
+def test_the_default_port_is_the_last_resort(
+    two: TwoClusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """It counts only if no folder was given and none is here, and a line says that it does."""
     assert two.found(None, None) == two.one.address
+    assert f"manager at {two.one.address}, because no shared_dir is here" in caplog.text
     (tmp_path / "shared_dir").symlink_to(two.folders[1])
     assert two.found(None, None) == two.other.address
     with pytest.raises(Unreachable, match=r"no manager leads in .*nowhere yet"):
         two.found(None, tmp_path / "nowhere")
+    two.other.close()
+    for here in (tmp_path, two.folders[1]):
+        monkeypatch.chdir(here)
+        with pytest.raises(Unreachable, match=str(two.other.address)):
+            two.found(None, None)
 
 
 def test_an_address_and_a_folder_of_two_clusters_are_refused(two: TwoClusters) -> None:

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 def stored(
-    shared: Path | str, most: int | None, experiment: str = ""
+    shared: Path | str, silent: Unreachable, most: int | None, experiment: str = ""
 ) -> tuple[ExperimentSummary, ...]:
-    """List the last experiments in a directory, and tell the user that no manager answers.
+    """List the last experiments in a directory, and tell the user which manager is silent.
 
     If an `experiment` is given, list only that one.
     """
@@ -43,7 +43,7 @@ def stored(
     whole = experiment and whole_id(experiment, (each.experiment for each in summaries))
     experiments = tuple(each for each in summaries if whole in {"", each.experiment})
     if experiments:
-        note(f"no manager answers; {shared} holds:")
+        note(f"{silent.address} does not answer; {shared} holds:")
     return experiments
 
 

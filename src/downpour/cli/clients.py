@@ -105,8 +105,9 @@ def status(options: _StatusOptions, credentials: Credentials) -> None:
     try:
         with client_of(options.manager, credentials, options.shared) as client:
             now = client.status(options.experiment)
-    except Unreachable:
-        found = () if options.manager else stored(options.shared or SHARED, 1, options.experiment)
+    except Unreachable as error:
+        place = options.shared or SHARED
+        found = () if options.manager else stored(place, error, 1, options.experiment)
         if not found:
             raise
         from downpour.network.rpc.messages import Status
@@ -166,9 +167,9 @@ def list_experiments(options: _ListOptions, credentials: Credentials) -> None:
     try:
         with client_of(options.manager, credentials, options.shared) as client:
             experiments = client.experiments(most)
-    except Unreachable:
+    except Unreachable as error:
         place = options.shared or SHARED
-        experiments = stored(place, most) if not options.manager else ()
+        experiments = stored(place, error, most) if not options.manager else ()
         if not experiments and (options.manager or not Path(place, "experiments").is_dir()):
             raise
     if last and len(experiments) > last:

@@ -51,7 +51,7 @@ shared_if_seen = partial(
     metavar="DIR|URL",
     flag="--shared",
     variable="DOWNPOUR_SHARED",
-    default="./shared_dir, then localhost:9090, if no --manager is given",
+    default="./shared_dir or, without one, localhost:9090, if no --manager is given",
     reads="location",
 )
 allow = partial(

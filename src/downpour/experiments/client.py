@@ -50,7 +50,7 @@ class Client:
             manager that leads in the shared directory.
         shared: The manager's shared directory or bucket, if this machine has it; results then name
             the files. Without an address, the default is DOWNPOUR_SHARED. Without either, the
-            client asks the leader in ./shared_dir, or else localhost:9090.
+            client asks the leader in ./shared_dir or, if there is none, localhost:9090.
         credentials: A token or certificates; by default those of the environment
             (`DOWNPOUR_TOKEN` and others).
         connect_seconds: How long `submit` and `watch` wait for a manager that does not answer yet.

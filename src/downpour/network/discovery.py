@@ -2,7 +2,8 @@
 
 1. An address that the user gave wins (`--manager`, `DOWNPOUR_MANAGER`).
 2. Without one, the shared directory or the bucket says who leads (`--shared`, `DOWNPOUR_SHARED`).
-3. With neither, we ask `./shared_dir`, and localhost's default port last.
+3. With neither, `./shared_dir` says it, or the current folder if that is a shared directory. Only
+   if there is none, we ask localhost's default port.
 
 If both an address and a directory are known, the manager must serve that directory. Otherwise a
 command would silently reach another cluster. A *presence file* proves that it does: the manager
@@ -35,7 +36,7 @@ class Managers:
     """Clients of the managers that may lead, for a worker or a user.
 
     Managers write into `shared` that they lead; None: look for no other one. The user gave the
-    `address`, if any. We try the `last` one after the leader, even for another directory.
+    `address`, if any. Without a leader, we try the `last` one, even for another directory.
     """
 
     shared: SharedDirectory | None
@@ -72,10 +73,12 @@ class Managers:
         if self.shared is None:
             return
         address = client.address
-        if address in self._checked or address == self.last:
+        if address in self._checked:
             return
+        if address == self.last:
+            log.warning("manager at %s, because no %s is here", address, self._where)
         # If no manager ever led, or this machine does not see the directory, we accept any one.
-        if leader_of(self.shared) is not None:
+        elif leader_of(self.shared) is not None:
             try:
                 self.shared.read_presence(client.describe().presence_file)
             except (errors.OtherDirectory, errors.Untrusted) as error:
@@ -134,7 +137,10 @@ def managers_for(
     seen = seen_location(shared) if shared is not None else None
     last = None
     if seen is None and address is None:
-        seen, last = SharedDirectory(Path(DEFAULT_SHARED)), parse_address(DEFAULT_MANAGER)
+        here = Path() if leader_of(SharedDirectory(Path())) else Path(DEFAULT_SHARED)
+        seen = SharedDirectory(here)
+        # A directory belongs to one cluster, even if its manager has ended or has yet to begin.
+        last = None if here.exists() else parse_address(DEFAULT_MANAGER)
     return Managers(seen, address, trust, last=last, timeout_seconds=timeout_seconds)
 
 
