@@ -22,8 +22,8 @@ _INTRODUCTION = """\
 
 {summary} Results go to standard output, progress and notes to standard error. A command reports a
 user's mistake in one line on standard error, with exit status 2. Any other failure has exit status
-1, and Ctrl-C has 130. For an internal error, the line names a file with the traceback; with
-`DOWNPOUR_TRACEBACK=1` every error prints its traceback.
+1, and Ctrl-C or a notice has 130. For an internal error, the line names a file with the traceback;
+with `DOWNPOUR_TRACEBACK=1` every error prints its traceback.
 
 `downpour COMMAND --help`, or `-h`, explains a command. If a command has many options, `--help`
 shows only the most needed ones and `--help-all` shows all. Options that several commands have in

@@ -58,6 +58,23 @@ def test_a_file_and_options_make_a_run(downpour: Callable[..., Any], tmp_path: P
 
 
 @pytest.mark.slow
+def test_a_run_that_a_notice_ends_names_it_and_can_be_resumed(
+    downpour: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Its workers leave; the line says how to go on, and that works."""
+    notice, shared = tmp_path / "notice", tmp_path / "shared"
+    notice.touch()
+    words = "run", "--shared", shared, "--workers", "1", "--epochs", "2"
+    ended = downpour(*words, "--notice", notice)
+    found = re.search(
+        rf"downpour: the notice {notice} says .*`downpour run --resume (\S+)` ", ended.err
+    )
+    assert (ended.status, ended.out) == (130, "")
+    assert found, ended.err
+    assert "finished" in downpour(*words, "--resume", found[1]).out
+
+
+@pytest.mark.slow
 def test_a_run_says_which_spec_it_found_how_many_workers_it_takes_and_what_auto_became(
     downpour: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

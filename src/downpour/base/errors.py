@@ -194,6 +194,15 @@ class LaunchError(DownpourError):
         self.exit_status = 2 if asked_wrongly else 1
 
 
+class MachineTaken(LaunchError):
+    """A notice says that this machine will be taken, so its workers have left."""
+
+    def __init__(self, notice: str, then: str = "") -> None:
+        super().__init__(f"the notice {notice} says that this machine will be taken{then}")
+        self.notice = notice
+        self.exit_status = 130  # as for Ctrl-C
+
+
 class TrainingError(DownpourError):
     """Training on a shard failed; this costs the task a retry on another worker."""
 

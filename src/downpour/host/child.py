@@ -191,6 +191,13 @@ def notice_at(text: str) -> Callable[[], bool]:
     return exits_well
 
 
+def notice_stands(text: str) -> bool:
+    """Whether this machine has a notice now; false if only workers' machines have its folder."""
+    with suppress(SpecError):
+        return bool(text) and notice_at(text)()
+    return False
+
+
 class EventCommand:
     """Runs a command, as `checked_command` returns it, for each event that a person may act on.
 

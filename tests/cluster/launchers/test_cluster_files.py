@@ -1,6 +1,7 @@
 """A cluster that stays: what is left in the shared directory, and how its supervisor mends it."""
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +16,7 @@ from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo, 
 from downpour.cluster.launchers.ssh import LocalEngine
 from downpour.cluster.launchers.supervisor import SupervisedPlan, Supervisor, stop
 from downpour.cluster.options import ManagerOptions
+from downpour.host.child import NOTICE_SECONDS
 from downpour.launchers import Ended, InlineCluster, Launcher, LaunchPlan
 from tests.waiting import until
 
@@ -122,6 +124,21 @@ def test_a_manager_that_dies_is_started_again(tmp_path: Path) -> None:
     with kept(plan_in(tmp_path), Dying) as folder:
         until(lambda: is_up(folder))
         assert len(list((tmp_path / "terms").iterdir())) == 2
+        stop(folder, 0.0)
+
+
+@pytest.mark.slow
+def test_a_cluster_stays_down_while_a_notice_stands(tmp_path: Path) -> None:
+    """The description names the notice; the cluster comes back once it is gone."""
+    notice = tmp_path / "notice"
+    with kept(replace(plan_in(tmp_path), notice=str(notice)), InlineCluster) as folder:
+        until(lambda: is_up(folder))
+        notice.touch()
+        until(lambda: (cluster := folder.read()) and f"the notice {notice} says" in cluster.trouble)
+        time.sleep(2 * NOTICE_SECONDS)
+        assert len(list((tmp_path / "terms").iterdir())) == 1
+        notice.unlink()
+        until(lambda: is_up(folder))
         stop(folder, 0.0)
 
 

@@ -20,9 +20,10 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Self
 
-from downpour.base.errors import DownpourError, LaunchError, SpecError
+from downpour.base.errors import DownpourError, LaunchError, MachineTaken, SpecError
 from downpour.cluster.launchers import Ended, Engine, LauncherKind, LaunchPlan, forkserver
 from downpour.cluster.options import WorkerOptions, training_environment
+from downpour.host.child import notice_stands
 from downpour.host.paths import Credentials, known_secrets
 from downpour.host.process import THREADS, signal_group
 from downpour.learning import allowlist
@@ -251,6 +252,8 @@ class PlacedCluster:
                 place.restarts.begin()
                 self._start(place)
         if self._places and all(place.is_over for place in self._places.values()):
+            if notice_stands(self._plan.notice):
+                raise MachineTaken(self._plan.notice)
             raise self._error_of_all()
 
     def _give_back(self, idle: Collection[str]) -> None:

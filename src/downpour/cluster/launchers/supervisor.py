@@ -25,13 +25,13 @@ from typing import Any
 from pydantic import TypeAdapter
 from setproctitle import setproctitle
 
-from downpour.base.errors import DownpourError, LaunchError, SpecError
+from downpour.base.errors import DownpourError, LaunchError, MachineTaken, SpecError
 from downpour.cluster.launchers import Launcher, LaunchPlan, RunningCluster, kind_of
 from downpour.cluster.launchers.cluster import PlacedCluster, Restarts
 from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo, StopRequest
 from downpour.cluster.launchers.ssh import LocalEngine
 from downpour.cluster.options import ONE_HASH_SEED, training_environment
-from downpour.host.child import Child
+from downpour.host.child import NOTICE_SECONDS, Child, notice_stands
 from downpour.host.process import set_up_log, waiting_for_leave
 from downpour.learning import allowlist
 from downpour.network.rpc import ManagerClient, Trust, WorkerClient, parse_address
@@ -204,7 +204,7 @@ class Supervisor:
         self._written: ClusterInfo | None = None
 
     def keep(self) -> None:
-        """Start the cluster, and restart it whenever it ends on its own."""
+        """Start the cluster, and restart it whenever it ends on its own and no notice stands."""
         with self._folder.kept():
             self._tell(state="starting")
             restarts = Restarts(time.monotonic)
@@ -214,11 +214,13 @@ class Supervisor:
                 except LaunchError as error:
                     if not self._told.manager:  # it has never been up, so its user still waits
                         raise
-                    trouble = error
+                    is_taken = isinstance(error, MachineTaken)
+                    trouble = f"{error}; it waits until that is gone" if is_taken else str(error)
                 log.warning("%s; the supervisor restarts it", trouble)
-                self._tell(state="starting", trouble=str(trouble))
-                while not restarts.is_due():
-                    if self._wait_for_stop(LOOK_SECONDS) is not None:
+                self._tell(state="starting", trouble=trouble)
+                while not restarts.is_due() or notice_stands(self._plan.notice):
+                    seconds = NOTICE_SECONDS if restarts.is_due() else LOOK_SECONDS
+                    if self._wait_for_stop(seconds) is not None:
                         return None
                 restarts.begin()
 
@@ -248,7 +250,7 @@ class Supervisor:
                 ours = [one for one in status.workers if one.worker in cluster.workers]
                 self._tell(
                     registered=tuple(sorted(one.worker for one in ours)),
-                    devices=tuple(sorted({one.device for one in ours})),
+                    devices=tuple(sorted({one.device for one in ours if one.device})),
                 )
             self._tell(workers=tuple(cluster.workers))
             stop = self._wait_for_stop(LOOK_SECONDS)
