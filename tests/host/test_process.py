@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from threading import Event, Thread
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -244,6 +245,17 @@ def test_a_line_can_be_printed(text: str) -> None:
 def test_a_size_has_three_digits(count_bytes: int, of_bytes: int, words: str) -> None:
     """A part and its whole have one unit."""
     assert size_in_words(count_bytes, of_bytes) == words
+
+
+def test_a_log_whose_reader_has_died_prints_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its own trouble is no line of a log; a worker wrote forty at the death of its launcher."""
+    monkeypatch.setattr(logging, "raiseExceptions", True)
+    process.set_up_log(logging.WARNING, "%(message)s")
+    broken = Mock(write=Mock(side_effect=BrokenPipeError))
+    logging.StreamHandler(broken).handle(logging.makeLogRecord({"msg": "left"}))
+    assert capsys.readouterr().err == ""
 
 
 def test_a_log_keeps_its_lines() -> None:

@@ -445,4 +445,5 @@ def set_up_log(level: int, line: str, file: Path | None = None) -> None:
     # A program that rotates logs may move the file; this handler then begins a new one.
     handler = WatchedFileHandler(file) if file is not None else logging.StreamHandler()
     handler.setFormatter(LogFormatter(line))
+    logging.raiseExceptions = False  # standard error may be a pipe whose reader has died
     logging.basicConfig(level=level, handlers=[handler])
