@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -140,6 +141,19 @@ def test_a_cluster_stays_down_while_a_notice_stands(tmp_path: Path) -> None:
         notice.unlink()
         until(lambda: is_up(folder))
         stop(folder, 0.0)
+
+
+def test_a_worker_that_has_yet_to_say_its_device_names_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A manager that took over knows its workers by name; `up` said "1 worker on ,"."""
+    known = MagicMock(workers=[MagicMock(worker="worker-1", device="")])
+    monkeypatch.setattr("downpour.cluster.launchers.supervisor._status", lambda _: known)
+    supervisor = Supervisor("local", plan_in(tmp_path), MagicMock(), lambda _: True)
+    supervisor._look_after(MagicMock(workers=["worker-1"]), MagicMock())
+    cluster = ClusterFiles(tmp_path).read()
+    assert cluster is not None
+    assert (cluster.registered, cluster.devices) == (("worker-1",), ())
 
 
 def test_a_first_start_that_fails_is_told_and_leaves_nothing(tmp_path: Path) -> None:
