@@ -57,6 +57,10 @@ def test_without_words_the_commands_are_listed(downpour: Callable[..., Any]) -> 
         (["run", "--gpus", "1"], "No such option: --gpus (Possible options: --device)"),
         (["run", "--num-workers=2"], "No such option: --num-workers (Possible options: --workers)"),
         (["submit", "--deadline", "1"], "No such option: --deadline"),
+        (
+            ["submit", "--data-dir", "data"],
+            "No such option: --data-dir; the manager has the data, so give it to `up` or `manager`",
+        ),
         (["run", "--epoch", "3"], "No such option: --epoch (Possible options: --epochs)"),
         (
             ["run", "--snapshot-evry", "3"],

@@ -73,6 +73,10 @@ FIRST: dict[str, tuple[str, ...]] = {
 """By command, most needed first."""
 
 
+_OF_OTHERS = {"--data-dir": "; the manager has the data, so give it to `up` or `manager`"}
+"""What to do with an option that a user expects at a command that lacks it."""
+
+
 _COLUMN_MAX = 27
 _ALL = "downpour.help_all"
 
@@ -107,8 +111,9 @@ class Command(TyperCommand):
             if getattr(error, "possibilities", None) is not None and typed.startswith("--"):
                 names = (opt for one in self.get_params(ctx) for opt in one.opts)
                 known = {name[2:].replace("-", "_"): name for name in names if name[:2] == "--"}
-                found = meant(typed[2:].replace("-", "_"), known)
+                found = None if typed in _OF_OTHERS else meant(typed[2:].replace("-", "_"), known)
                 error.possibilities = [known[found]] if found else []  # type: ignore[attr-defined]
+                error.message += _OF_OTHERS.get(typed, "")
             raise
 
     def get_params(self, ctx: Any) -> list[Any]:
