@@ -84,6 +84,17 @@ def test_what_only_a_resumption_needs_goes_alone(downpour: Downpour, shared: Pat
     assert left(shared, "experiments/done-1") == {*models, RECORD_NAME}
 
 
+def test_the_only_beginning_of_an_id_is_enough(
+    downpour: Downpour, refused: Refused, shared: Path
+) -> None:
+    """As everywhere else; of several that begin so, nothing goes."""
+    add(shared, "done-2")
+    assert "2 experiments begin like this" in refused("rm", "done", "--shared", shared)
+    shutil.rmtree(shared / "experiments" / "done-2")
+    assert downpour("rm", "do", "--shared", shared).out.startswith("done-1: ")
+    assert left(shared, "experiments") == set()
+
+
 def test_old_experiments_and_their_data_go(downpour: Downpour, shared: Path) -> None:
     """Those that can continue stay, and so does what they train on; first, nothing goes at all."""
     add(shared, "stopped-2", ending="cancelled")
@@ -120,6 +131,7 @@ def test_nothing_goes_if_one_of_several_is_needed(refused: Refused, shared: Path
         ([], "ID = None: name experiments, or give --older or --unused-data"),
         (["--older", "old"], "older = 'old': must be a number and s, m, h or d"),
         (["none"], "ID = 'none': no such experiment"),
+        (["d", ""], "ID = '': no such experiment"),
         (["../datasets"], "ID = '../datasets': no such experiment"),
     ],
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from downpour.base.errors import SpecError, size_in_words
+from downpour.base.names import whole_id
 from downpour.base.options import argument, flag, option
 from downpour.cli import common, printing
 from downpour.cli.common import SHARED, command, since_age
@@ -88,7 +89,7 @@ def _print(usage: DirectoryUsage) -> None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RmOptions(_TidyOptions):
     experiments: tuple[str, ...] = argument(
-        "Experiments, as `downpour list` prints them.", "ID", ()
+        "Experiments' IDs, or their beginnings if no others begin so.", "ID", ()
     )
     older: str = option(
         "",
@@ -116,7 +117,9 @@ def rm(options: _RmOptions) -> None:
         raise SpecError("ID", None, "name experiments, or give --older or --unused-data")
     before = since_age("older", options.older)
     with _housekeeper(options.shared) as keeper:
-        names = [*options.experiments]  # whole, because no removal can be undone
+        # An empty word, such as an unset variable, begins every ID.
+        ids = keeper.experiments
+        names = [whole_id(begin, ids if begin else ()) for begin in options.experiments]
         for name in names:
             keeper.check(name, unfinished=options.unfinished)
         if options.older:
