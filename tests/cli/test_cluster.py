@@ -59,7 +59,7 @@ def test_a_port_in_use_is_named(refused: Refused, tmp_path: Path, command: str) 
         port = taken.getsockname()[1]
         manager = ["--manager", "localhost:1"] if command == "worker" else []
         line = refused(command, "--port", port, "--shared", tmp_path, *manager)
-    assert line == f"port = {port}: is in use on 127.0.0.1"
+    assert line == f"port = {port}: is in use on 127.0.0.1; 0 picks a free one"
     assert refused(command, "--port", 99999, "--shared", tmp_path).startswith("port = 99999: ")
 
 

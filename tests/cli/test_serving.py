@@ -50,7 +50,7 @@ def test_a_folder_is_served_until_a_signal(refused: Callable[..., str]) -> None:
         assert {one["id"] for one in shown} == {"asynchronous", "gestures", "handoff", "refused"}
         port = url.strip("/").rpartition(":")[2]
         said = refused("dashboard", RECORDED, "--port", port)
-        assert said == f"port = {port}: is in use on 127.0.0.1"
+        assert said == f"port = {port}: is in use on 127.0.0.1; 0 picks a free one"
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
         assert process.stderr is not None
@@ -152,7 +152,10 @@ def test_a_port_that_cannot_be_had_is_named(
     at = command, "--port", 0, "--shared", tmp_path, "--metrics-port"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert refused(*at, port) == f"metrics_port = {port}: is in use on 127.0.0.1"
+        assert (
+            refused(*at, port)
+            == f"metrics_port = {port}: is in use on 127.0.0.1; 0 picks a free one"
+        )
     assert refused(*at, 65536).startswith("metrics_port = 65536: a port from 0 to 65535")
     assert not list((tmp_path / "terms").glob("*"))
 

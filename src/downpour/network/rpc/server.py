@@ -325,7 +325,7 @@ def listen(host: str, port: int, trust: Trust, field: str = "port") -> socket.so
         raise SpecError("host", host, "a name or address of this machine") from error
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise SpecError(field, port, f"is in use on {host}") from error
+            raise SpecError(field, port, f"is in use on {host}; 0 picks a free one") from error
         if error.errno == errno.EACCES:
             raise SpecError(field, port, "a port this user may open, from 1024 on") from error
         raise SpecError("host", host, f"an address of this machine ({error.strerror})") from error
