@@ -103,7 +103,7 @@ def digits_cnn(sample_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     Learns digits in a few rounds over four shards with SGD, learning rate 0.1, momentum 0.9 and
     batches of 16; a hidden dense layer made it slower to learn.
     """
-    channels, height, width = image(sample_shape, smallest=4)
+    channels, height, width = image("digits-cnn", sample_shape, smallest=4)
     # Names are given, because they become the names of tensors in model files.
     return nn.Sequential(
         OrderedDict(
@@ -126,7 +126,7 @@ def mnist_cnn(
     Convolutions `3 x 3` with 32 and 64 channels, max-pooling by 2, and `dropout`. Then a dense
     layer of 128, `dropout2`, and the output.
     """
-    channels, height, width = image(sample_shape, smallest=6)
+    channels, height, width = image("mnist-cnn", sample_shape, smallest=6)
     return nn.Sequential(
         OrderedDict(
             conv1=nn.Conv2d(channels, 32, 3),
@@ -171,7 +171,7 @@ def xray_cnn(
     `50, 46, 23, 19, 9, 5, 2`, and `2 * 2 * 128 = 512`. The dense layer of `hidden` units and
     `dropout` after it are our reading.
     """
-    channels, height, side = image(sample_shape, smallest=_SMALLEST)
+    channels, height, side = image("xray-cnn", sample_shape, smallest=_SMALLEST)
     for _ in _CHANNELS:
         height, side = ((length - _KERNEL + 1) // 2 for length in (height, side))
     units = width("hidden", hidden)
@@ -222,7 +222,7 @@ class ConvLstm(nn.Module):
         super().__init__()
         counts, units = widths("channels", channels), width("hidden", hidden)
         share = probability("dropout", dropout)
-        before, _, side = image(sample_shape, smallest=2 ** len(counts))
+        before, _, side = image("conv-lstm", sample_shape, smallest=2 ** len(counts))
         self.maps = nn.Sequential(_convolutions(before, counts, kernel=3, padding=1))
         last = [before, *counts][-1]
         self.lstm = nn.LSTM(last * (side >> len(counts)), units, batch_first=True)
@@ -237,11 +237,11 @@ class ConvLstm(nn.Module):
         return output
 
 
-def image(sample_shape: tuple[int, ...], *, smallest: int) -> tuple[int, int, int]:
+def image(model: str, sample_shape: tuple[int, ...], *, smallest: int) -> tuple[int, int, int]:
     """Return channels, height and width of images of at least `smallest` pixels a side."""
     if len(sample_shape) != 3 or min(sample_shape[1:]) < smallest:
-        accepted = f"this network needs images of at least {smallest} x {smallest} pixels"
-        raise SpecError("model", f"examples of shape {sample_shape}", accepted)
+        accepted = f"needs images of at least {smallest} x {smallest} pixels"
+        raise SpecError("model", model, f"{accepted}, and the examples' shape is {sample_shape}")
     return sample_shape
 
 

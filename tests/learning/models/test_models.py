@@ -256,8 +256,9 @@ def test_options_that_do_not_fit_are_named(
 @pytest.mark.parametrize("model", ["mnist-cnn", "xray-cnn", "conv-lstm"])
 def test_images_too_small_and_plain_numbers_are_refused(model: str, shape: tuple[int, ...]) -> None:
     """A convolutional network says what it needs."""
-    with pytest.raises(SpecError, match="needs images of at least"):
+    with pytest.raises(SpecError, match=rf"^model = '{model}': needs images of at least") as told:
         build(Spec.make({"model": model}), facts_of(shape))
+    assert str(shape) in str(told.value)
 
 
 def test_trying_a_network_leaves_it_as_it_is() -> None:
