@@ -20,6 +20,7 @@ import pytest
 
 from downpour.base.errors import (
     FileCorrupt,
+    FileMissing,
     IncompatiblePeer,
     NonFinite,
     OutOfMemory,
@@ -125,6 +126,12 @@ def until_cancelled(control: TaskControl) -> Update:
     raise TaskCancelled
 
 
+def until_cleared_away(control: TaskControl) -> Update:
+    """Miss a file, as the manager removes those of an experiment that a user cancels."""
+    _make_steps(lambda: control.cancelled)
+    raise FileMissing("model")
+
+
 def until_handed_over(control: TaskControl) -> Update:
     """Make short steps until its state is asked for."""
     _make_steps(lambda: control.to_save)
@@ -212,9 +219,10 @@ def deem_unwanted(desk: Any, office: Office) -> None:
     [
         (lambda _, office: office.client.cancel(task(0).id), until_cancelled, HANDED_BACK),
         (deem_unwanted, until_cancelled, HANDED_BACK),
+        (deem_unwanted, until_cleared_away, HANDED_BACK),
         (lambda _, office: office.client.hand_over(task(0).id), until_handed_over, SNAPSHOT),
     ],
-    ids=["cancelled", "unwanted", "handed over"],
+    ids=["cancelled", "unwanted", "cleared away", "handed over"],
 )
 def test_a_manager_ends_the_running_attempt(
     desk: Any,
@@ -222,6 +230,7 @@ def test_a_manager_ends_the_running_attempt(
     ask: Callable[[Any, Office], None],
     act: Callable[[TaskControl], Update],
     end: object,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """By a call or in answer to a heartbeat; the end is reported, and the next task is taken."""
     office.work.act = act
@@ -230,6 +239,7 @@ def test_a_manager_ends_the_running_attempt(
     assert office.client.ping().running == task(0).id
     ask(desk, office)
     assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task(0).id, end)
+    assert not caplog.records
     office.work.act = lambda _: UPDATE
     office.client.train(task(1))
     assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task(1).id, UPDATE)

@@ -262,6 +262,8 @@ class WorkerAgent:
         except attempts.HandOverStop as stopped:
             return stopped.snapshot
         except users_errors() as error:
+            if accepted.cancelled:  # the manager then also removes files that the task still needs
+                return node.Stopped()
             known = isinstance(error, DownpourError) and not is_of_users_code(error)
             log.warning("%s: %s failed: %s", self.name, accepted.attempt, error, exc_info=not known)
             return Failure(attempts.failure_kind(error), attempts.in_one_line(error))
