@@ -7,12 +7,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import psutil
 import pytest
 
 from downpour.core.spec import Spec
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("forked_clusters")
 
@@ -58,20 +60,23 @@ def test_a_file_and_options_make_a_run(downpour: Callable[..., Any], tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_run_that_a_notice_ends_names_it_and_can_be_resumed(
+def test_a_run_that_a_notice_ends_names_it_and_says_how_to_go_on(
     downpour: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Its workers leave; the line says how to go on, and that works."""
+    """Its workers leave, and its status is that of Ctrl-C."""
     notice, shared = tmp_path / "notice", tmp_path / "shared"
-    notice.touch()
-    words = "run", "--shared", shared, "--workers", "1", "--epochs", "2"
-    ended = downpour(*words, "--notice", notice)
-    found = re.search(
-        rf"downpour: the notice {notice} says .*`downpour run --resume (\S+)` ", ended.err
-    )
+
+    def take_machine() -> None:
+        until(lambda: [*shared.glob("experiments/*/model-?????[1-9]*")])
+        notice.touch()
+
+    Thread(target=take_machine).start()
+    words = "--shared", shared, "--workers", "1", "--epochs", "100000", "--notice", notice
+    ended = downpour("run", *words)
     assert (ended.status, ended.out) == (130, "")
-    assert found, ended.err
-    assert "finished" in downpour(*words, "--resume", found[1]).out
+    *_, resumable, why = ended.err.splitlines()
+    assert re.search(r"epochs are done; `downpour run --resume \S+ ", resumable)
+    assert why == f"downpour: the notice {notice} says that this machine will be taken"
 
 
 @pytest.mark.slow

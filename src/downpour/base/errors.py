@@ -197,9 +197,8 @@ class LaunchError(DownpourError):
 class MachineTaken(LaunchError):
     """A notice says that this machine will be taken, so its workers have left."""
 
-    def __init__(self, notice: str, then: str = "") -> None:
-        super().__init__(f"the notice {notice} says that this machine will be taken{then}")
-        self.notice = notice
+    def __init__(self, notice: str) -> None:
+        super().__init__(f"the notice {notice} says that this machine will be taken")
         self.exit_status = 130  # as for Ctrl-C
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from downpour.base import options as base
-from downpour.base.errors import require
+from downpour.base.errors import MachineTaken, require
 from downpour.base.options import argument, flag, option, words_of
 from downpour.base.values import DEFAULT_SHARED
 from downpour.cli import common
@@ -149,7 +149,7 @@ def _said_if_interrupted(display: ProgressDisplay, shared: Path) -> Iterator[Non
     """Say how far an interrupted run came, and how to continue it."""
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, MachineTaken):
         last = display.last
         if last is not None and last.rounds_done:
             done = "{} of {} epochs are done".format(*last.epochs)

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-from downpour.base.errors import ExperimentFailed, MachineTaken, NotBegun, SpecError
+from downpour.base.errors import ExperimentFailed, NotBegun, SpecError
 from downpour.base.names import AUTO, checked_call
 from downpour.cluster.disturbances import Disturbances
 from downpour.cluster.launchers import (
@@ -176,9 +176,6 @@ def _trained(
 
         try:
             return client.wait(experiment, on_status=look, check=cluster.check)
-        except MachineTaken as taken:
-            then = f"; `downpour run --resume {experiment}` continues the training"
-            raise MachineTaken(taken.notice, then) from None
         except ExperimentFailed as failed:
             if cluster.log.stat().st_size:
                 failed.reason += f"; see {cluster.log}"
