@@ -78,9 +78,18 @@ OVERLAPPING = ("handoff", "wait")
 
 def mode_of(spec: ResolvedSpec) -> Mode:
     """Return the mode that a spec names, with the spec's options, and refuse impossible ones."""
-    kind = MODES[spec.mode]
-    mode = kind.make({**kind.options, **spec.mode_options}, spec.shards)
+    mode = _made(spec.mode, {**MODES[spec.mode].options, **spec.mode_options}, spec.shards)
     return replace(mode, ahead=spec.overlap, overlaps=True) if spec.overlap else mode
+
+
+def _made(name: str, options: Options, shards: int) -> Mode:
+    try:
+        return MODES[name].make(options, shards)
+    except SpecError:
+        raise
+    except Exception as error:
+        accepted = f"its make() raised {type(error).__name__}: {error}"
+        raise SpecError("mode", name, accepted) from error
 
 
 def check_mode(spec: Spec) -> None:
@@ -95,7 +104,7 @@ def check_mode(spec: Spec) -> None:
         _check_overlap(spec)
     if spec.in_step:
         return
-    usual = kind.make(kind.options, 2)
+    usual = _made(spec.mode, kind.options, 2)
     if usual.mixes and spec.compression != "none":
         accepted = f"must be none, because mode '{spec.mode}' moves toward whole updates"
         raise SpecError("compression", spec.compression, accepted)

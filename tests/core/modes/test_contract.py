@@ -146,3 +146,12 @@ def test_rounds_overlap_only_where_nothing_else_ends_them(fields: dict[str, obje
     check_mode(Spec.make({"overlap": 1}))
     with pytest.raises(SpecError, match="overlap = 1: must be 0"):
         check_mode(Spec.make({"overlap": 1, **fields}))
+
+
+def test_a_mode_that_raises_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be a package's own, in which a number is text."""
+    kind = ModeKind(make=lambda _options, _shards: Mode(together=int("two"), ahead=0))
+    monkeypatch.setattr("downpour.core.modes.MODES", {"mine": kind})
+    spec = plain_spec(shards=2).model_copy(update={"mode": "mine"})
+    with pytest.raises(SpecError, match=r"mode = 'mine': its make\(\) raised ValueError: .*'two'"):
+        mode_of(spec)
