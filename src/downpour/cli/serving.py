@@ -135,7 +135,7 @@ def dashboard(options: _DashboardOptions, credentials: Credentials) -> None:
         def ready(server: PageServer) -> None:
             on_leaving(lambda _: server.leave())
             on_interrupt(server.leave)
-            note(f"page at {page_url(listener, trust)}, of {place}")
+            note(f"page at {page_url(listener, trust)} of {place}")
 
         serve(place, listener, trust, options.host, ready)
 

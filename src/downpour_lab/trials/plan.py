@@ -105,14 +105,14 @@ class Plan:
     @property
     def may_fail(self) -> set[str]:
         """The experiments that need not finish: cancelled, short of retries or with bad specs."""
-        if any(map(_fails_experiments, self.faults)):
+        # All workers that are here may be in quarantine.
+        wrong = any(fault.kind is FaultKind.WORKER_WRONG for fault in self.faults)
+        if wrong or any(map(_fails_experiments, self.faults)):
             return {name for name, _ in self.specs}
         cancelled = any(fault.kind is FaultKind.CANCELLED for fault in self.faults)
         few = {name for name, spec in self.specs if spec.retries < RETRIES_ENOUGH}
         if self.only_managers_end:
             few = set()
-        if any(fault.kind is FaultKind.WORKER_WRONG for fault in self.faults):
-            few |= {name for name, spec in self.specs if spec.stop_if_wrong}
         return few | ({self.specs[0][0]} if cancelled else set())
 
     @property

@@ -94,7 +94,7 @@ def test_a_trainer_passes_the_trial_and_goes_on_elsewhere(tmp_path: Path, name: 
     [
         ("odd_steps", r"max_steps=7 is 0.7 epochs of 10 steps: Downpour trains whole epochs"),
         ("half_epoch", r"num_train_epochs is 2.5 epochs of 10 steps"),
-        ("early", r"leave out EarlyStoppingCallback: stop_after of the spec ends"),
+        ("early", r"leave out EarlyStoppingCallback: the spec has stop_after"),
         ("own_callback", r"leave out Ending: Downpour calls no callbacks \(trainers.py:\d+ in End"),
         ("plateau", r"ReduceLROnPlateau sets the rate by results"),
         ("own_optimizer", r"leave out optimizers=, because each worker makes its own"),

@@ -260,9 +260,10 @@ def test_a_killed_loader_is_replaced_and_changes_nothing(
 ) -> None:
     """The worker reads on its own meanwhile. After the third time, it goes on without loaders."""
     task = loaded(tmp_path, "Noisy")
-    expected = checksums(begin(task, 40))
+    steps = 400  # on a busy machine, more than ten pass before the worker notices
+    expected = checksums(begin(task, steps))
     loaders = helped(task, 1)
-    training = begin(task, 40, loaders)
+    training = begin(task, steps, loaders)
     for _ in range(3):
         training.advance(3)
         [pid] = loaders.pids

@@ -91,7 +91,7 @@ class TrainerTask(Adapted):
         for one in trainer.callback_handler.callbacks:
             kind = type(one)
             if kind.__name__ == "EarlyStoppingCallback":
-                raise self.refusal("leave out EarlyStoppingCallback: stop_after of the spec ends")
+                raise self.refusal("leave out EarlyStoppingCallback: the spec has stop_after")
             if kind.__module__.partition(".")[0] != "transformers":
                 raise self.refusal(f"leave out {kind.__name__}: Downpour calls no callbacks", kind)
         if trainer.optimizer is not None or trainer.lr_scheduler is not None:

@@ -14,7 +14,7 @@ import os
 import signal
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import cache, partial
 from math import ceil
 from multiprocessing.reduction import ForkingPickler
@@ -49,6 +49,8 @@ _AHEAD = 2
 """How many batches each loader prepares ahead; torch's own default."""
 _SILENT_SECONDS = 120.0
 """How long to wait for a batch before the worker reads it on its own: a loader was stopped."""
+_LOOK_SECONDS = 2.0
+"""How often to look whether all loaders live. They are no children of ours, so no signal tells."""
 _FAILURES_MAX = 3
 _MEASURED_SECONDS = 1.0
 _MEASURED_STEPS = 4
@@ -205,6 +207,19 @@ class _Requests:
         return self.remaining
 
 
+def _awaited(batches: Iterator[_Prepared | None]) -> _Prepared | None:
+    """Return the next batch; raises RuntimeError if a loader has ended, or all are silent."""
+    began = perf_counter()
+    while True:
+        try:
+            return next(batches)
+        except RuntimeError as error:
+            # Torch looks whether loaders live only when it has waited in vain.
+            is_late = str(error).startswith("DataLoader timed out")
+            if not is_late or perf_counter() - began >= _SILENT_SECONDS:
+                raise
+
+
 class Loaders:
     """The loader processes of one experiment on one worker, or in its manager.
 
@@ -232,7 +247,7 @@ class Loaders:
         self._step = 0
         self._starting: Thread | None = None
         self._loader: DataLoader[Any] | None = None
-        self._batches: Iterator[tuple[BatchRequest, _Prepared | None]] | None = None
+        self._batches: tuple[Iterator[BatchRequest], Iterator[_Prepared | None]] | None = None
         self._failures = 0
         self._is_closed = self._is_short = False
         self.pids: set[int] = set()
@@ -289,8 +304,9 @@ class Loaders:
         if loader is None:
             return None
         try:
-            batches = self._batches = self._batches or self._ahead(loader)
-            request, prepared = next(batches)
+            self._batches = self._batches or self._ahead(loader)
+            requests, batches = self._batches
+            request, prepared = next(requests), _awaited(batches)
         except StopIteration:
             return None
         except (RuntimeError, OSError, EOFError) as error:  # a loader ended, or does not answer
@@ -305,9 +321,11 @@ class Loaders:
         is_known = prepared is None or request.part == 0 or prepared.drawn is None
         return prepared if is_known else None
 
-    def _ahead(self, loader: DataLoader[Any]) -> Iterator[tuple[BatchRequest, _Prepared | None]]:
+    def _ahead(
+        self, loader: DataLoader[Any]
+    ) -> tuple[Iterator[BatchRequest], Iterator[_Prepared | None]]:
         self._requests.remaining = self._asked(self._step)
-        return zip(self._asked(self._step), loader, strict=True)
+        return self._asked(self._step), iter(loader)
 
     def _start(self, count: int) -> None:
         most = max(1, machine.free_memory() // max(1, machine.own_memory()))
@@ -327,7 +345,7 @@ class Loaders:
             num_workers=count,
             collate_fn=_same,
             pin_memory=self._loaded.spec.device.startswith("cuda"),
-            timeout=_SILENT_SECONDS,
+            timeout=_LOOK_SECONDS,
             worker_init_fn=_begin,
             multiprocessing_context=_context(),
             generator=torch.Generator(),  # without it torch draws from the training's own
@@ -337,8 +355,10 @@ class Loaders:
         before = _children()
         self._requests.remaining = iter([self._examples] * count)
         try:
-            for _ in loader:
-                pass
+            batches = iter(loader)
+            with suppress(StopIteration):
+                while True:
+                    _awaited(batches)
         except (OSError, RuntimeError) as error:
             log.warning("loaders cannot be started: %s", error)
             return
