@@ -50,7 +50,7 @@ _AHEAD = 2
 _SILENT_SECONDS = 120.0
 """How long to wait for a batch before the worker reads it on its own: a loader was stopped."""
 _LOOK_SECONDS = 2.0
-"""How often to look whether all loaders live. They are no children of ours, so no signal tells."""
+"""How often to look whether all loaders live. Another process forks them, so no signal tells us."""
 _FAILURES_MAX = 3
 _MEASURED_SECONDS = 1.0
 _MEASURED_STEPS = 4
