@@ -228,7 +228,7 @@ ACCURACY: Measured = (
 )
 
 
-def _slowed_act(title: str, name: str, **fields: str) -> Act:
+def _slowed_act(title: str, name: str, **fields: str | int) -> Act:
     return Act(title=title, fields={"name": name, **fields, **SMALL_STEPS}, slow=SLOW)
 
 
@@ -391,7 +391,7 @@ def _asynchrony_figure(acted: Sequence[Acted]) -> Figure:
 ASYNCHRONY = Demo(
     about="a barrier after each round, or Downpour SGD without one, with a slow worker",
     acts=(
-        _slowed_act("sync: a barrier", "demo-asynchrony-sync", mode="sync", policy="wait"),
+        _slowed_act("sync: a barrier", "demo-asynchrony-sync", mode="sync", policy="wait", meet=1),
         _slowed_act(
             "downpour: no barrier", "demo-asynchrony-downpour", mode="downpour", policy="wait"
         ),

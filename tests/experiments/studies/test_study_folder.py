@@ -228,7 +228,7 @@ def test_the_folder_of_another_study_is_refused(
     folder = done(folder_in(tmp_path))
     other = StudyFolder(folder.path, type(folder.study).from_toml(text.replace(old, new)))
     before = content(folder.path)
-    line = rf"holds another {folder.study.kind}, .*{changed}.*; choose another folder"
+    line = rf"holds another {folder.study.kind}, .*{changed}.*; choose another folder with --out"
     with pytest.raises(SpecError, match=line):
         run_study(other, FakeBackend(), Silence())
     assert content(folder.path) == before

@@ -146,7 +146,7 @@ class StudyFolder(Generic[StudyT_co]):
         if self._is_another(former):
             old, new = (toml_fields(study.to_toml()) for study in (former, self.study))
             what = listed([f"another {self.study.kind}", *dict.fromkeys(_changes(old, new))])
-            raise refusal(self.path, f"holds {what}; choose another folder")
+            raise refusal(self.path, f"holds {what}; choose another folder with --out")
         for ended in self.ended():
             check_run(self._place(ended.run.name))
 

@@ -136,7 +136,7 @@ def _waiting(experiment: ExperimentSummary) -> Text:
 def _headline(status: Status) -> RenderableType:
     experiment = status.experiment
     if experiment is None:
-        return Text("no experiment is active", style="dim")
+        return Text("no experiment is active; `downpour list` shows all", style="dim")
     state = experiment.condition, _STYLES.get(experiment.condition, "")
     line = Text.assemble((one_line(experiment.experiment), "bold"), "  ", state)
     if experiment.state.ended:
