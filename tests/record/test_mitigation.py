@@ -16,8 +16,10 @@ from tests.record.lines import (
     costs_of,
     failed,
     folded,
+    left,
     prepared,
     saved,
+    submitted,
     updated,
 )
 
@@ -74,14 +76,15 @@ def test_a_run_is_the_sum_of_its_epochs(epochs: list[Stragglers]) -> None:
     assert run.moves == 1
 
 
-def test_without_a_prediction_nothing_is_estimated() -> None:
-    """The time of waiting is unknown then; the lost work is known all the same."""
+def test_without_a_prediction_only_a_snapshot_tells_the_pace() -> None:
+    """A quarter took 10.2 s; the other epochs are left out, but not from the lost work."""
     lines = (HANDOFF / "record.jsonl").read_text(encoding="utf-8").splitlines()
     blind = [line for line in lines if '"foreseen"' not in line]
     blind = [line.replace("q50_seconds", "other") for line in blind]
     run = Result.from_lines(blind).stragglers
     assert run is not None
-    assert (run.mitigation, run.wait_seconds) == (None, None)
+    assert run.wait_seconds is None
+    assert run.mitigation == pytest.approx((40.8 - 18) / (40.8 - 10))
     assert run.extra_work == pytest.approx(32.2 / 117.8)
 
 
@@ -154,6 +157,25 @@ def test_a_pause_is_no_part_of_a_round() -> None:
     assert rounds_of(Rows(tables).finished(), with_costs=False)[0].train_seconds == 10.0
     still_paused = folded(*record[:8])
     assert still_paused.working_seconds(0.0, 40.0) == 6.0
+
+
+def test_a_round_in_which_a_worker_stands_by_has_saved_its_waiting() -> None:
+    """Bob did a quarter of a shard in ten seconds, without a forecast; then ann trains both."""
+    record: list[Dated] = [(0.0, submitted(policy="handoff")), (0.0, prepared(100, 100))]
+    record += [(0.0, assigned(0, 0, "ann")), (0.0, assigned(1, 0, "bob"))]
+    record += [(9.0, updated(0, 0, "ann")), (10.0, saved(1, 0, 25))]
+    record += [(10.0, failed(1, 0, "handed_over", "bob"))]
+    record += [(10.0, assigned(1, 1, "ann", from_step=25)), (17.0, updated(1, 1, "ann"))]
+    record += [(17.0, aggregated()), (20.0, assigned(0, 0, "ann", round=1))]
+    record += [(29.0, updated(0, 0, "ann", round=1)), (29.0, assigned(1, 0, "ann", round=1))]
+    record += [(38.0, updated(1, 0, "ann", round=1)), (38.0, aggregated(1))]
+    first, second = costs_of(folded(*record)).values()
+    assert (first.seconds, first.wait_seconds) == (17.0, 40.0)
+    assert (second.seconds, second.ideal_seconds, second.wait_seconds) == (18.0, 9.0, 40.0)
+    assert second.decided
+    left_early: Dated = (18.0, left("bob", "told to stop"))
+    _, alone = costs_of(folded(*record[:11], left_early, *record[11:])).values()
+    assert (alone.ideal_seconds, alone.wait_seconds, alone.decided) == (18.0, 18.0, False)
 
 
 SECONDS = st.floats(min_value=0.1, max_value=1000.0)

@@ -83,6 +83,7 @@ class Rows:
         self.rounds: dict[int, _RoundRow] = {}
         self.tasks: Packed[TaskResult] = Packed("?" + "".join(_OF_UPDATE.values()))
         self.spans: Packed[AttemptSpan] = Packed("iiiddB?")
+        self._paces: dict[str, float] = {}
         self.update_bytes = self.step_bytes = self.retrained = 0
 
     @classmethod
@@ -134,7 +135,8 @@ class Rows:
             self.spans.add(worker, *numbers, _OUTCOMES.index(outcome), last)
         if version is not None:
             row = _row(self.tables, of_round, version)
-            self.rounds[number] = row._replace(cost=cost_of(self.tables, of_round))
+            cost = cost_of(self.tables, of_round, self._paces)
+            self.rounds[number] = row._replace(cost=cost)
             self.step_bytes = max(self.step_bytes, 0 if version.whole else version.bytes)
 
 

@@ -165,6 +165,7 @@ def decision(line: told.RecordLine) -> RecordedDecision | None:  # noqa: C901 - 
     return RecordedDecision(kind, name, {**of_round, **details})
 
 
+_GOING = told.WorkerLeftLine | told.QuarantinedLine
 _LEFT = {*MOVED, DROPPED, OVERTAKEN}
 """Ends of attempts without an update, because a decision stopped them."""
 
@@ -227,8 +228,11 @@ class Cost:
         return self.lost_seconds <= 0 and self.dropped_samples == 0
 
 
-def cost_of(tables: Tables, of_round: RecordedRound) -> Cost | None:
-    """Compute the cost of a round that became a model; None if no worker trained in it."""
+def cost_of(tables: Tables, of_round: RecordedRound, paces: dict[str, float]) -> Cost | None:
+    """Compute the cost of a round that became a model; None if no worker trained in it.
+
+    `paces` are the seconds per sample of each worker in the rounds before; this adds the round's.
+    """
     shard_samples = tables.prepared.shard_samples if tables.prepared is not None else ()
     attempts = of_round.assigned()
     if not of_round.accepted or not attempts:
@@ -251,15 +255,17 @@ def cost_of(tables: Tables, of_round: RecordedRound) -> Cost | None:
             _seconds(one) - useful.get(one.shard, {}).get(one.number, 0.0) for one in attempts
         )
     workers = {one.assigned.worker for one in attempts if one.assigned}
+    spared, would_end = _spared(tables, of_round, paces)
     seconds = tables.working_seconds(began, max([*updated, *of_round.dropped.values()]))
     is_plain = sum(map(len, of_round.attempts.values())) == len(tasks)
-    if not is_plain or of_round.samples or of_round.dropped:
-        wait_seconds = _wait_seconds(tables, of_round, began)
+    if not is_plain or of_round.samples or of_round.dropped or spared:
+        wait_seconds = _wait_seconds(tables, of_round, began, would_end)
     else:
         wait_seconds = seconds
+    _note_paces(of_round, paces)
     return Cost(
         seconds=seconds,
-        ideal_seconds=median(tasks) * ceil(len(of_round.attempts) / len(workers)),
+        ideal_seconds=median(tasks) * ceil(len(of_round.attempts) / len(workers | spared)),
         wait_seconds=wait_seconds,
         useful_seconds=sum(tasks) - moving,
         lost_seconds=lost + moving,
@@ -268,6 +274,7 @@ def cost_of(tables: Tables, of_round: RecordedRound) -> Cost | None:
         moves=of_round.moves,
         decided=bool(
             of_round.has_hand_overs
+            or spared
             or of_round.samples
             or of_round.dropped
             or not _LEFT.isdisjoint([attempt.stopped_by for attempt in attempts])
@@ -334,12 +341,53 @@ def _useful(of_round: RecordedRound, shard: int) -> dict[int, float]:
     return useful
 
 
-def _wait_seconds(tables: Tables, of_round: RecordedRound, began: float) -> float | None:
+def _spared(
+    tables: Tables, of_round: RecordedRound, paces: Mapping[str, float]
+) -> tuple[set[str], dict[int, float]]:
+    """Return the workers that stood by while another one began several shards of the round.
+
+    Also return when the fastest of them would have finished each shard that waited for the other.
+    """
+    version, attempts = of_round.version, of_round.assigned()
+    is_apart = version is None or version.parts or tables.spec.get("overlap")
+    if is_apart or tables.spec.get("policy", "wait") == "wait":
+        return set(), {}
+    began, busy, late = attempts[0].begin, set[str](), list[RecordedAttempt]()
+    for attempt in attempts:
+        assert attempt.assigned is not None  # noqa: S101 - as `assigned` says
+        is_first = attempt.number == min(of_round.attempts[attempt.shard])
+        late += [attempt] if is_first and attempt.assigned.worker in busy else []
+        busy.add(attempt.assigned.worker)
+    gone = {line.worker for at, line in tables.changes if isinstance(line, _GOING) and at <= began}
+    idle = paces.keys() - busy - gone
+    if not late or not idle:
+        return set(), {}
+    pace = min(paces[worker] for worker in idle)
+    updates = [
+        of_round.accepted[one.shard].updated for one in late if one.shard in of_round.accepted
+    ]
+    return idle, {one.shard: began + pace * one.samples for one in updates if one}
+
+
+def _note_paces(of_round: RecordedRound, paces: dict[str, float]) -> None:
+    """Note the seconds per sample of the first worker of each shard, if no policy had moved it."""
+    for shard, accepted in of_round.accepted.items():
+        attempts = of_round.attempts[shard]
+        first, ended = attempts[min(attempts)], _would_have_ended(of_round, shard)
+        was_sound = first is accepted or first.stopped_by in _LEFT
+        if was_sound and ended is not None and first.assigned and accepted.updated:
+            seconds = ended - first.begin
+            paces[first.assigned.worker] = seconds / max(1, accepted.updated.samples)
+
+
+def _wait_seconds(
+    tables: Tables, of_round: RecordedRound, began: float, would_end: Mapping[int, float]
+) -> float | None:
     """Estimate the round's time if the manager had waited for every worker; None if unknown."""
     shard_samples = tables.prepared.shard_samples if tables.prepared is not None else ()
     longest = 0.0
     for shard in {*of_round.attempts, *of_round.dropped}:
-        ended = _would_have_ended(of_round, shard)
+        ended = would_end.get(shard) or _would_have_ended(of_round, shard)
         if ended is None:
             return None
         scale = shard_samples[shard] / of_round.samples[shard] if of_round.samples else 1.0
@@ -349,12 +397,17 @@ def _wait_seconds(tables: Tables, of_round: RecordedRound, began: float) -> floa
 
 def _would_have_ended(of_round: RecordedRound, shard: int) -> float | None:
     """Say when the first worker that did not fail at a shard would have finished its update."""
-    attempts = of_round.attempts.get(shard, {})
+    attempts, accepted = of_round.attempts.get(shard, {}), of_round.accepted.get(shard)
     for attempt in map(attempts.__getitem__, sorted(attempts)):
-        if attempt.stop is None or of_round.accepted.get(shard) is attempt:
+        if attempt.stop is None or accepted is attempt:
             return attempt.stop
         if attempt.stopped_by in _LEFT and attempt.assigned is not None:
             forecast = attempt.foreseen[-1] if attempt.foreseen else attempt.assigned
             predicted = forecast.q50_seconds
+            if predicted is None and attempt.saved and accepted and accepted.updated:
+                # Before the first forecasts, we know how far it came.
+                at, line = attempt.saved[-1]
+                share = (line.step - attempt.assigned.from_step) / accepted.updated.steps
+                predicted = (at - attempt.begin) / share if share > 0 else None
             return None if predicted is None else max(attempt.stop, attempt.begin + predicted)
     return of_round.dropped.get(shard)
