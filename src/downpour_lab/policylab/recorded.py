@@ -28,6 +28,8 @@ _EXPECTED = {*BLAMELESS, FailureKind.LOST}
 _SHORTEST_SECONDS = 1e-6
 _TOLERANCE = 0.05
 """In shards of the usual size: roughly the error of a progress report."""
+_TELLING = 0.5
+"""In shards of the usual size: how much a worker must train until its rate tells the usual one."""
 _Name = TypeVar("_Name")
 _Each = TypeVar("_Each")
 _Point = tuple[float, float]
@@ -183,14 +185,14 @@ class _Reading:
             curve=curve,
             first_load_seconds=loads[0] if loads else 0.0,
             load_seconds=usual_load,
-            finish_seconds=median(finish or [0.0]),
+            finish_seconds=fmean(finish or [0.0]),
             absences=self._absences(name),
         )
 
     def _curve(self, name: str, usual_load: float) -> Curve | None:
         """Return the work that a worker has done by each moment, in shards of the usual size."""
         seconds, done = [0.0], [0.0]
-        rate = 0.0
+        rate = late_work = late_seconds = 0.0
         for points in sorted(self._stretch(one, usual_load) for one in self._by_worker[name]):
             begin = max(points[0][0], seconds[-1])
             rest = [one for one in points if one[0] > begin + _SHORTEST_SECONDS and one[1] > 0]
@@ -198,6 +200,9 @@ class _Reading:
                 continue
             (end, work), before = rest[-1], done[-1]
             rate = work / (end - begin)
+            if work >= _TELLING:
+                late_work = late_seconds = 0.0
+            late_work, late_seconds = late_work + work, late_seconds + end - begin
             if begin > seconds[-1]:
                 before += (begin - seconds[-1]) * rate
                 seconds.append(begin)
@@ -207,9 +212,11 @@ class _Reading:
                 done.append(max(done[-1], before + so_far))
         if not rate:
             return None
-        # It continues at the rate of its whole last task, not of that task's last moment.
-        points = [*zip(seconds, done, strict=True), (seconds[-1] + 1.0, done[-1] + rate)]
-        return Curve(*zip(*_simplified(points), strict=True))
+        # It continues at the rate since it began its last whole task. The rate of a last moment, or
+        # of a small part that it handed over, may be far from its usual one.
+        after = seconds[-1] + 1.0, done[-1] + late_work / late_seconds
+        points = [*_simplified([*zip(seconds, done, strict=True)]), after]
+        return Curve(*zip(*points, strict=True))
 
     def _stretch(self, attempt: RecordedAttempt, usual_load: float) -> list[_Point]:
         """Return an attempt's work by each moment; times ascend, and work never shrinks."""

@@ -14,6 +14,7 @@ from downpour.record.record import read_record
 from downpour.record.record_lines import (
     AggregatedLine,
     AssignedLine,
+    Dated,
     FinishedLine,
     RecordLine,
     SavedLine,
@@ -34,6 +35,15 @@ from downpour_lab.policylab.conditions import (
 from downpour_lab.policylab.recorded import RecordedRun
 from downpour_lab.policylab.rerun import Tactic
 from tests.downpour_lab.policylab.recordings import TASK_SECONDS, machines, recorded
+from tests.record.lines import (
+    aggregated,
+    assigned,
+    failed,
+    prepared,
+    saved,
+    submitted,
+    updated,
+)
 from tests.specs import stored_spec
 
 ROUNDS, WORKERS = 3, 4
@@ -263,3 +273,26 @@ def test_lines_that_fit_nothing_are_skipped(record: Record) -> None:
     assert {worker.name for worker in run.workers} == {"host-0", "host-1", "host-2"}
     assert all(worker.absences == () for worker in run.workers)
     assert run.seconds < inf
+
+
+def test_a_part_that_was_handed_over_does_not_stand_for_a_whole_task() -> None:
+    """A whole task took ten seconds; then it did a tenth in eight, so it goes on at 18 s for 1.1.
+
+    What comes after the last step takes the mean: the comparison is one of sums.
+    """
+    story: list[Dated] = [(0.0, submitted(2, epochs=2)), (0.0, prepared(100, 100))]
+    waits = (10.0, 10.0, 13.0)
+    for number, end in enumerate(waits):
+        begin = sum(waits[:number])
+        story += [
+            (begin, assigned(shard, 0, name, round=number)) for shard, name in enumerate("ab")
+        ]
+        tasks = [{"round": number, "train_seconds": 10.0, "completion_seconds": end}] * 2
+        story += [(begin + end, updated(n, 0, "ab"[n], **each)) for n, each in enumerate(tasks)]
+        story += [(begin + end, aggregated(number))]
+    story += [(33.0, assigned(0, 0, "a", round=3)), (33.0, assigned(1, 0, "b", round=3))]
+    story += [(41.0, replace(saved(1, 0, 10, "b"), round=3))]
+    story += [(41.0, failed(1, 0, "handed_over", "b", round=3))]
+    _, late = RecordedRun.of("x", story).workers
+    assert late.finish_seconds == 1.0
+    assert late.curve.done(100.0 + 18.0) - late.curve.done(100.0) == pytest.approx(1.1)
