@@ -194,7 +194,7 @@ def test_a_table_says_how_good_the_predictors_are(downpour: Downpour, tmp_path: 
     """One row for each at each stage; as JSON, the same in full."""
     path = write(tmp_path / "t.npz", columns())
     outcome = downpour("predictor", "score", path, "--only", "ewma,selector")
-    assert (outcome.status, outcome.err) == (0, "")
+    assert (outcome.status, outcome.err) == (0, "scoring ewma: 3 of 6 steps\n")
     cells = [line.split() for line in outcome.out.splitlines()]
     rows = [words[:2] for words in cells if words and words[0] in {"ewma", "selector"}]
     assert rows == [

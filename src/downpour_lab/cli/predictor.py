@@ -18,7 +18,7 @@ from downpour.base.options import argument, flag, option
 from downpour.cli import common
 from downpour.cli.commands import COMPARE, Command, CommandKind, Group
 from downpour.cli.common import checked_number, command, refuse_unused
-from downpour.cli.printing import note, out, print_json, progress_bar
+from downpour.cli.printing import err, note, out, print_json, progress_bar
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -162,9 +162,19 @@ def train(options: TrainOptions, fit: FitOptions) -> None:
 
 @contextmanager
 def _progress(steps: int) -> Iterator[Callable[[str], None]]:
-    """Show a bar, with the name of the current step."""
+    """Show a bar, with the name of the current step; without a terminal, a line after each part."""
+    done, last = 0, ""
     with progress_bar("predictor", steps) as show:
-        yield lambda doing: show(advance=1, description=doing)
+
+        def step(doing: str) -> None:
+            nonlocal done, last
+            part = doing.partition(" (")[0]  # without the loss
+            if last not in {"", part} and not err().is_terminal:
+                note(f"{last}: {done} of {steps} steps")
+            done, last = done + 1, part
+            show(advance=1, description=doing)
+
+        yield step
 
 
 def _settings(fit: FitOptions) -> TrainingSettings:
