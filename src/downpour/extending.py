@@ -5,13 +5,8 @@ The package registers each addition by name, as entry points in its `pyproject.t
     [project.entry-points."downpour.policies"]
     latest-first = "my_package:LATEST_FIRST"
 
-The groups are `downpour.policies` (a `Policy`), `downpour.modes` (a `ModeKind`), `downpour.codecs`
-(a `Codec`), `downpour.launchers` (a `LauncherKind` of `downpour.launchers`), and groups of
-functions. `downpour.splitters`: from a `SplitRequest` to the shard of each example.
-`downpour.aggregators`: from `Contribution`s to their weights, or a `Statistic`.
-`downpour.loggers`: from a target to a `Logger`, which `--log NAME:TARGET` names.
-`downpour.commands`: a command of Typer, `downpour NAME`. A spec then names a member on every
-machine that has the package.
+`docs/how-to/extend.md` lists the groups. A spec then names a member on every machine that has the
+package.
 """
 
 from downpour.base.errors import NonFinite

@@ -35,8 +35,9 @@ class _PlanOptions:
     )
     machines: Path | None = option(
         None,
-        "Plan for the machines of this TOML file, which need not be there. One worker trains the "
-        "rounds that say how fast they would be.",
+        "Plan for the machines of this TOML file, which need not be there: a table for each kind, "
+        "such as [fast] with count = 4 and speed = 2.0. One worker trains the rounds that say how "
+        "fast they would be.",
         "FILE",
         default="the workers that would train",
     )

@@ -56,6 +56,7 @@ def probe_of(spec: Spec) -> Spec:
 _READ_TRIPS, _WRITTEN_TRIPS = 7, 15
 """Round trips of reading and of publishing a file, on GlusterFS over links of 20 ms."""
 _COUNT_MAX = 10_000
+_SUCH = "such as [fast] with count = 4, speed = 2.0 and megabits = 100"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,14 +88,14 @@ def read_machines(path: Path) -> list[PlannedMachine]:
     found: list[PlannedMachine] = []
     for name, table in read_toml(path).items():
         if not isinstance(table, dict):
-            raise SpecError(name, table, "must be a table with the fields of a machine")
+            raise SpecError(name, table, f"must be a table with the fields of a machine, {_SUCH}")
         count = table.pop("count", 1)
         if type(count) is not int or not 1 <= count <= _COUNT_MAX:
             accepted = f"must be a whole number from 1 to {_COUNT_MAX:,}"
             raise SpecError(f"{name}.count", count, accepted)
         found += [_machine(name, table)] * count
     if not found:
-        accepted = "must have a table for each kind of machine, such as [fast]"
+        accepted = f"must have a table for each kind of machine, {_SUCH}"
         raise SpecError("machines", str(path), accepted)
     return found
 

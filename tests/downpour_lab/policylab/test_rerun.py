@@ -258,8 +258,8 @@ def test_a_file_of_machines_has_a_table_for_each_kind(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "must have a table for each kind of machine, such as [fast]"),
-        ("speed = 2", "speed = 2: must be a table with the fields of a machine"),
+        ("", "must have a table for each kind of machine, such as [fast] with count = 4, "),
+        ("speed = 2", "speed = 2: must be a table with the fields of a machine, such as [fast]"),
         ("[a]\ncount = 0", "a.count = 0: must be a whole number from 1 to 10,000"),
         ("[a]\ncount = true", "a.count = True: must be a whole number from 1 to 10,000"),
         ("[a]\nsped = 2", "a.sped = 2: no such field; did you mean speed?"),
