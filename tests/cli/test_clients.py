@@ -138,7 +138,9 @@ def test_a_manager_that_took_over_elsewhere_is_found_through_its_folder(
 def test_without_a_manager_the_directory_is_listed(downpour: Downpour, tmp_path: Path) -> None:
     """From records alone, where no manager was named; what is no experiment is left out."""
     seen = "--shared", str(tmp_path)
-    assert downpour("list", *seen).status == 2
+    (tmp_path / "experiments").mkdir()
+    empty = downpour("list", *seen)
+    assert (empty.status, empty.out) == (2, "")
     folder = tmp_path / "experiments" / "gone-1"
     folder.mkdir(parents=True)
     (tmp_path / "experiments" / "copied").mkdir()

@@ -170,7 +170,7 @@ def list_experiments(options: _ListOptions, credentials: Credentials) -> None:
     except Unreachable as error:
         place = options.shared or SHARED
         experiments = stored(place, error, most) if not options.manager else ()
-        if not experiments and (options.manager or not Path(place, "experiments").is_dir()):
+        if not experiments:
             raise
     if last and len(experiments) > last:
         printing.note(f"only the last {last} experiments are listed; --last 0 lists all")
