@@ -18,7 +18,7 @@ PUBLIC: dict[ModuleType, str] = {
     "Decide ExperimentEvent ExperimentState Forecast Handoff Integers LoggedRun "
     "Logger Mode ModeKind NonFinite Numbers Options PendingTask Policy "
     "PublishedFile Resize RoundResult RoundView RunningTask STRIDE Saving Speed "
-    "SplitRequest Splitter Statistic Stragglers UpdateTimes Waiting Weight Weights "
+    "SplitRequest Splitter Statistic StepPoint Stragglers UpdateTimes Waiting Weight Weights "
     "Withdrawal WorkerHistory WorkerRequest",
     launchers: "ComposeOptions Ended Engine InlineCluster LaunchError LaunchPlan Launcher "
     "LauncherKind LocalCluster ManagerOptions PlacedCluster RayOptions RunningCluster "

@@ -481,8 +481,8 @@ def no_luck(view: base.RoundView) -> list[base.Action]:
 @pytest.mark.parametrize(
     ("broken", "fault"),
     [
-        (no_luck, "raised ValueError: no luck with 3 shards"),
-        (lambda _: ["ann"], "returned 'ann', which is no action"),
+        (no_luck, "ValueError: no luck with 3 shards"),
+        (lambda _: ["ann"], "'ann', which is no action"),
         (lambda _: [base.Assignment(shard=3, worker="ann", reason="")], "no such shard"),
         (lambda _: [base.Assignment(shard=0, worker="eve", reason="")], "no such worker"),
     ],
@@ -495,7 +495,6 @@ def test_a_policy_with_a_mistake_fails_its_experiment_and_no_manager(
     kind = replace(stage.core.state.policies[policy], decide=broken)
     stage.core.state.policies = {policy: kind}
     [ended] = of(stage.happen(on.Tick), out.Concluded)
-    assert ended.reason.startswith(f"policy '{policy}' r")
-    assert fault in ended.reason
+    assert fault in ended.reason.removeprefix(f"policy '{policy}' r")
     assert ended.asked_wrongly
     assert stage.core.state.active is None
