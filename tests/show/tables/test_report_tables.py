@@ -73,15 +73,24 @@ def test_a_setting_that_was_not_run_has_nothing(make: Make) -> None:
 
 
 def test_classes_are_told_where_shards_differ_in_them(make: Make) -> None:
-    """Only the settings whose split does that; a class without test examples has no value."""
+    """The even settings come along, to compare; a class without test examples has no value."""
     table = classes(make.splits())
     assert [row[:3] for row in table.texts()] == [
+        ["random", "average", "90.0 ± 0.0"],
+        ["random", "first", "90.0 ± 0.0"],
         ["class", "average", "90.0 ± 0.0"],
         ["class", "first", "90.0"],
     ]
-    assert [row[3] for row in table.texts()] == ["–", "–"]
+    assert [row[3] for row in table.texts()] == ["–"] * 4
     names = [table.name for table in tables_of(make.study(make.workers()))]
     assert names == ["workers-outcomes", "workers-epochs", "runs"]
+
+
+def test_runs_that_name_no_workers_are_told_with_those_that_trained(make: Make) -> None:
+    """A grid that leaves their number to each spec has none of its own; nor has a manager's."""
+    several = make.run([0.5], spans=make.spans(2)), make.run([0.5], workers=4), make.run([0.5])
+    *_, table = tables_of(make.study(make.subgrid(settings=[()], runs=several)))
+    assert [row["workers"] for row in json.loads(table.to_json())] == [2, 4, None]
 
 
 def test_what_processes_used_is_told_where_it_was_sampled(make: Make) -> None:

@@ -249,7 +249,7 @@ Shares = npt.NDArray[np.float64]
 
 def classes_figure(subgrid: SubgridResult) -> Figure:
     """Draw the accuracy of each class as a map: a row per setting, a column per class."""
-    rows = [(v, r) for v, r in subgrid.measured if r[0].has_uneven_data and final_classes(r[0])]
+    rows = [(v, r) for v, r in subgrid.measured if final_classes(r[0])]
     shares = _percents([[final_classes(run) for run in runs] for _, runs in rows])
     names = [", ".join(map(label, values)) or subgrid.name for values, _ in rows]
     axes = ", ".join(map(field_words, subgrid.axes)), "class"

@@ -348,15 +348,11 @@ def _difference(value: float | None, base: float | None) -> float | None:
 
 
 def classes(subgrid: SubgridResult) -> Table:
-    """Return the final models' accuracy of each class, for splits with uneven classes."""
-    uneven = [
-        (values, [final_classes(run) for run in runs_here])
-        for values, runs_here in subgrid.measured
-        if runs_here[0].has_uneven_data
-    ]
-    count = max((len(shares) for _, all_shares in uneven for shares in all_shares), default=0)
+    """Return the final models' accuracy of each class."""
+    known = [(values, [*map(final_classes, runs_here)]) for values, runs_here in subgrid.measured]
+    count = max((len(shares) for _, all_shares in known for shares in all_shares), default=0)
     rows = []
-    for values, all_shares in uneven:
+    for values, all_shares in known:
         by_class = ([s[c] for s in all_shares if c < len(s)] for c in range(count))
         rows.append((*map(label, values), *(Estimate.of(map(percent, s)) for s in by_class)))
     columns = [Column(f"class_{c}_percent", f"class {c} %", 1, _PERCENT) for c in range(count)]
@@ -413,7 +409,7 @@ def runs(study: StudyResult) -> Table:
             setting_of(subgrid, run.values),
             run.repetition,
             int(run.result.spec.get("seed", 0)),
-            run.workers,
+            run.workers or len({span.worker for span in run.result.spans}) or None,
             run.result.shards,
             run.result.experiment,
             *(_shown(measure, run.result) for measure in measures),
