@@ -78,8 +78,10 @@ def test_a_line_a_run_of_a_grid_goes_to_the_log(tmp_path: Path) -> None:
     with StudyDisplay(Console(file=io.StringIO()), said.append) as display:
         run_study(folder, FakeBackend(hopeless={hopeless}), display)
     assert len(said) == 10
-    assert re.fullmatch(r"1/10 w1-random-average-s0-.* in \d+ s, about \d+ s left", said[0])
-    assert re.fullmatch(rf"9/10 {hopeless} failed: no luck in \d+ s", said[-1])
+    known = r"1/10 w1-random-average-s0-\w+ \(workers 1, seed 0\) .* in \d+ s, about \d+ s left"
+    assert re.fullmatch(known, said[0])
+    setting = r"\(split class, aggregate first, seed 1\)"
+    assert re.fullmatch(rf"9/10 {hopeless} {setting} failed: no luck in \d+ s", said[-1])
 
 
 def test_a_line_tells_of_each_run_of_a_search_and_the_bar_of_the_best(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from downpour.experiments.studies.search import FIGURE_STEM, Search
 from downpour.host.paths import path_of
 from downpour.record.result import frame_of
 from downpour.record.result_parts import names_of
-from downpour.record.study_result import StudyResult, SubgridResult, read_one
+from downpour.record.study_result import StudyResult, SubgridResult, label, read_one
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,7 +73,8 @@ class Subgrid:
         fields = {**self.fields, **dict(zip(self.axes, values, strict=True))}
         # `workers` is not a field of the spec, because a model does not depend on their number.
         workers = fields.pop("workers", None)
-        run = study.Run.of(fields, workers)
+        setting = ", ".join(f"{a} {label(v)}" for a, v in zip(self.axes, values, strict=True))
+        run = replace(study.Run.of(fields, workers), setting=setting)
         if repetition > 1:  # validate again: the seed may exceed its limit
             return replace(run, spec=run.spec.replace(seed=run.spec.seed + repetition - 1))
         return run
@@ -263,7 +264,7 @@ class GridPlan(study.StudyPlan):
         progress = self.progress
         end = study.outcome(ended.summary, ended.summary.in_words)
         left = f", {study.about(progress.seconds_left)} left" if self._missing else ""
-        return f"{progress.count} {ended.run.name} {end}{left}"
+        return f"{progress.count} {ended.run.name} ({ended.run.title}) {end}{left}"
 
 
 def grid_results(folder: StudyFolder[Grid]) -> StudyResult:

@@ -14,7 +14,7 @@ import re
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -96,6 +96,8 @@ class Run:
     """None if the backend decides."""
     number: int | None = None
     """From 1 in a search; a grid identifies its runs by their spec."""
+    setting: str = field(default="", compare=False)
+    """Its place in a grid: "split class, aggregate first"."""
 
     @classmethod
     def of(cls, fields: Mapping[str, Value], workers: int | None, number: int | None = None) -> Run:
@@ -129,7 +131,7 @@ class Run:
         """The run's name on a progress bar."""
         if self.number is not None:
             return f"run {self.number}"
-        return f"{self.spec.split}, {self.spec.aggregate}, seed {self.spec.seed}"
+        return ", ".join(filter(None, (self.setting, f"seed {self.spec.seed}")))
 
     @cached_property
     def group(self) -> str:
