@@ -43,6 +43,19 @@ def test_a_grid_that_is_done_is_only_told_of(
     assert (told["finished"], told["cells"], told["running"]) == (10, 10, None)
 
 
+def test_the_status_tells_how_a_detached_process_ended(
+    downpour: Callable[..., Any], file: Path, tmp_path: Path
+) -> None:
+    """Its last words, and where the others are, until all runs are there."""
+    log = tmp_path / "out" / "log.txt"
+    log.parent.mkdir()
+    log.write_text("note\ndownpour: dataset = 'nowhere': no such dataset\n")
+    outcome = downpour("grid", file, "--out", log.parent, "--status")
+    assert (outcome.status, "0 of 10 runs" in outcome.out) == (1, True)
+    ended = "the detached process has ended: dataset = 'nowhere': no such dataset"
+    assert f"{ended}; see {log}" in outcome.err
+
+
 @pytest.mark.slow
 def test_a_report_is_written_beside_the_results(downpour: Callable[..., Any], done: Path) -> None:
     """The page's path is the last line."""

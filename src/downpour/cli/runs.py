@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from downpour.base import options as base
-from downpour.base.errors import MachineTaken, require
+from downpour.base.errors import LaunchError, MachineTaken, last_line, require
 from downpour.base.options import argument, flag, option, words_of
 from downpour.base.values import DEFAULT_SHARED
 from downpour.cli import common
@@ -236,7 +236,7 @@ class _StudyRun:
     def run(self) -> None:
         """Run a study's missing runs, here or detached; or only show its progress."""
         from downpour.experiments.studies import StudyFolder
-        from downpour.experiments.studies.folder import status_of
+        from downpour.experiments.studies.folder import LOG_NAME, status_of
 
         options, study = self.options, self.study
         folder = StudyFolder((options.out_dir or RESULTS / study.name).absolute(), study)
@@ -244,6 +244,9 @@ class _StudyRun:
         now = status_of(folder)
         if options.status or now.running or (options.detach and not now.left):
             self._print(folder)
+            if now.left and not now.running and (log := folder.path / LOG_NAME).is_file():
+                last = last_line(log.read_text("utf-8", errors="replace"))
+                raise LaunchError(f"the detached process has ended: {last}; see {log}")
             return
         for run in study.samples() if not options.manager else ():
             self.launching.check(run.spec)
