@@ -15,7 +15,7 @@ from downpour.record.tables import Tables
 from downpour.record.timeline import attempt_spans
 from downpour.show.dashboard import columns
 from downpour.show.dashboard.model import RecordTables
-from tests.record.lines import updated
+from tests.record.lines import aggregated, assigned, prepared, submitted, updated
 from tests.show.dashboard.records import fields_of, large_record
 from tests.show.dashboard.viewer import Viewer, seen_at_once
 
@@ -223,6 +223,17 @@ def test_a_worker_says_what_it_does_besides_training() -> None:
         assert seen_at_once(model).rows("workers")[0][-1] == "publishing 12 of 40 bytes"
         model.take(then)
         assert seen_at_once(model).rows("workers")[0][-1] == ""
+
+
+def test_the_time_left_leaves_out_a_pause() -> None:
+    """Three rounds took ten seconds each, so the fourth will; a pause of a hundred lay between."""
+    story: list[told.Dated] = [(0.0, submitted(1, epochs=4)), (0.0, prepared(100))]
+    for number, begin in enumerate((0.0, 10.0, 120.0)):
+        story += [(begin, assigned(0, round=number)), (begin + 10, updated(0, round=number))]
+        story += [(begin + 10, aggregated(number))]
+    changes = [(20.0, "paused"), (20.0, "set aside"), (119.0, "continued")]
+    story[8:8] = [(at, told.RescheduledLine(change=change)) for at, change in changes]  # type: ignore[arg-type]
+    assert folded(fields_of(iter(story))).totals()["left"]["q50"] == 10.0
 
 
 def test_an_update_that_is_lost_lets_its_copy_go_on() -> None:
