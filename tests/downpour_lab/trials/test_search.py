@@ -100,6 +100,7 @@ def test_what_has_failed_before_there_were_swarms_does_not_fail(seed: int) -> No
         9_263,  # the only worker with a needed label had other code
         6_942,  # a shard lost three attempts at once, of which the last cost its last retry
         4_109,  # a worker that was cut off published a snapshot after its experiment had ended
+        4_301,  # two workers had the same attempt at an audited task
     ],
 )
 def test_a_seed_that_long_searches_found_does_not_fail(seed: int) -> None:

@@ -175,7 +175,8 @@ def published(
         _discard_needless(state, attempt, update)
         return None
     experiment, task = context.experiment, context.task
-    if any(each.attempt == attempt for each in task.withheld):
+    # A lost assignment may give two workers the same attempt.
+    if any((each.attempt, each.worker) == (attempt, event.worker) for each in task.withheld):
         return None  # a repeated report
     # We allow twice as long, because workers on one machine import at the same time.
     limit = max(experiment.startup_limit_seconds, 2 * startup_seconds)
