@@ -141,7 +141,10 @@ def test_the_rest_is_a_checklist_with_lines(downpour: Downpour) -> None:
 
 
 def test_other_styles_are_followed_as_far_as_they_go(tmp_path: Path) -> None:
-    """Settings in a class, a loader under a progress bar, and what another scheduler needs."""
+    """Settings in a class, a loader under a progress bar, and what another scheduler needs.
+
+    A call may have the name of a module of torch, as `wandb.init` has.
+    """
     script = """
 import torch
 from tqdm import tqdm
@@ -150,6 +153,7 @@ class CFG:
     epochs = 2 * 3
     batch = 16
 cfg = CFG()
+wandb.init(project="mine")
 model = torch.nn.DataParallel(torch.nn.Linear(4, 1).cuda())
 if torch.cuda.is_available():
     model = model.cuda()
@@ -182,6 +186,7 @@ with tqdm(torch.utils.data.DataLoader(data, cfg.batch, sampler=Mine())) as bar:
         "nesterov": True,
     }
     assert [line.partition(": ")[2][:24] for line in found.checklist] == [
+        "wandb.init(): left out: ",
         "torch.nn.DataParallel():",
         "torch.nn.Linear(4, 1).cu",
         f"{MARK}: sampler: set batch",

@@ -425,6 +425,6 @@ def _networks_in(*nodes: ast.AST) -> list[str]:
 
 def _parameters(name: str) -> dict[str, Any]:
     """Return the parameters of a class or function of torch, with their defaults."""
-    kinds = [getattr(home, name) for home in _HOMES if hasattr(home, name)]
+    kinds = [one for home in _HOMES if callable(one := getattr(home, name, None))]
     found = inspect.signature(kinds[0]).parameters if kinds else {}
     return {name: one.default for name, one in found.items()}
