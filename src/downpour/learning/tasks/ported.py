@@ -11,6 +11,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import torch
 
 from downpour.core.spec import Spec
 from downpour.learning.tasks import script as reading
-from downpour.learning.tasks.script import Script, bound, calls_in, name_of, reads, root_of
+from downpour.learning.tasks.script import Script, bound, called, inside, name_of, reads, root_of
 
 MARK = "TO" + "DO"
 """It begins the lines that users must act on; in our own text, a test refuses the word."""
@@ -60,18 +61,17 @@ class Conversion:
         self.fields: dict[str, Any] = {}
         self._setup, self._loops = script.around()
         self._body = self._loops[-1].body if self._loops else []
-        texts = {name: ast.unparse(value) for name, value in script.assigned.items()}
-        self._devices = {name for name, text in texts.items() if re.search(_DEVICE, text)}
+        assigned = script.assigned.items()
+        self._devices = {name for name, x in assigned if re.search(_DEVICE, ast.unparse(x))}
         self._settings = {n for n, one in script.known.items() if one is script.options}
         constants = script.globals.keys() & script.known.keys()
         self._stops = {*script.imports, *constants, *self._devices, *self._settings}
-        calls = [one for one in calls_in(*script.flat) if name_of(one) == "step"]
-        stepped = {root_of(one) for call in calls for one in (call.func, *call.args)}
-        made = {n: x for n, x in script.assigned.items() if isinstance(x, ast.Call)}
-        taking = [(name, one) for name, one in made.items() if name in stepped]
-        self._schedulers = {n: x for n, x in taking if re.search(_SCHEDULERS, name_of(x))}
-        trains = [x for _, x in taking if name_of(x) in reading.OPTIMIZERS or _networks_in(x)]
-        self._optimizers = {name: one for name, one in taking if one in trains}
+        steps = [x for x in inside(ast.Call, *script.flat) if name_of(x) == "step"]
+        stepped = {root_of(one) for call in steps for one in (call.func, *call.args)}
+        made = {n: x for n, x in assigned if n in stepped and isinstance(x, ast.Call)}
+        self._schedulers = {n: x for n, x in made.items() if re.search(_SCHEDULERS, name_of(x))}
+        trains = [x for x in made.values() if name_of(x) in reading.OPTIMIZERS or _networks_in(x)]
+        self._optimizers = {n: x for n, x in made.items() if x in trains}
         self._models = list(dict.fromkeys(x for one in trains for x in self._trained(one)))
         self._rate = 1.0
         self.name = re.sub(r"\W", "_", path.stem).strip("_") + "_task"
@@ -108,8 +108,7 @@ class Conversion:
 
     def _trained(self, call: ast.Call) -> list[str]:
         """Return the names of the networks that an optimizer trains."""
-        given = [*call.args, *(key.value for key in call.keywords)]
-        return _networks_in(*given) or _networks_in(*self._slice(reads(*given)))
+        return _networks_in(call) or _networks_in(*self._slice(reads(call)))
 
     def _slice(self, names: set[str], *stops: str) -> list[ast.stmt]:
         """Return the statements before the loop that names depend on."""
@@ -130,13 +129,17 @@ class Conversion:
 
     def _cleaned(self, nodes: Iterable[ast.AST], device: str = "'cpu'") -> list[str]:
         """Return the text of nodes, for a device that Downpour chooses."""
-        its = ast.parse(device, mode="eval").body
-        replaced = reading.Replaced(dict.fromkeys(self._devices, its))
+        replaced = reading.Replaced(dict.fromkeys(self._devices, _expression(device)))
         return [ast.unparse(replaced.visit(copy.deepcopy(one))) for one in nodes]
 
-    def _method(self, head: str, lines: Sequence[str], result: str = "") -> None:
-        last = f"return {result}" if result else "raise NotImplementedError"
-        body = textwrap.indent("\n".join([*lines, last]), "    ")
+    def _method(self, head: str, result: ast.expr) -> None:
+        """Write a method that returns a result, after the statements that it depends on."""
+        own = {one.arg for one in inside(ast.arg, ast.parse(f"def {head}: pass"))}
+        *lines, last = self._cleaned([*self._slice(reads(result), *own), result])
+        self._write(head, [*lines, f"return {last}"])
+
+    def _write(self, head: str, lines: Iterable[str]) -> None:
+        body = textwrap.indent("\n".join(lines), "    ")
         self._methods.append(textwrap.indent(f"def {head}:\n{body}", "    "))
 
     def _todo(self, head: str, node: Any, what: str) -> None:
@@ -144,7 +147,8 @@ class Conversion:
         self._note(node, f"{MARK}: {head.partition('(')[0]}() must {what}")
         lines = self._lines[node.lineno - 1 : node.end_lineno if node in self._loops else 0]
         comments = textwrap.indent(textwrap.dedent("\n".join(lines)), "# ", lambda _: True)
-        self._method(head, [f"# {MARK}: {what}", *comments.splitlines()])
+        said = [f"# {MARK}: {what}", *comments.splitlines(), "raise NotImplementedError"]
+        self._write(head, said)
 
     def _convert(self) -> None:
         for like, text in _ADVICE.items():
@@ -170,27 +174,24 @@ class Conversion:
         """Read the epochs and accumulation."""
         loop = self._loops[0]
         given: Any = getattr(loop, "iter", None)
-        ends: list[Any] = []
+        self.fields["epochs"] = None
         if len(self._loops) > 1 and name_of(given) in {"range", "trange"}:
-            ends = [self._value(one) for one in given.args[:2]]
-        is_known = ends and all(isinstance(one, int) for one in ends)
-        self.fields["epochs"] = ends[-1] - (ends[0] if ends[1:] else 0) if is_known else None
-        for one in ast.walk(loop):
-            if isinstance(one, ast.Break):
-                self._note(one, "break: left out; stop_after = 3 ends a training that stalls")
-            if isinstance(one, ast.If) and "step" in map(name_of, calls_in(one)):
-                for test in (x for x in ast.walk(one.test) if isinstance(x, ast.BinOp)):
-                    if isinstance(test.op, ast.Mod):
-                        self.fields["accumulate"] = self._value(test.right) or 1
-        parts = [x for one in self._body for x in ast.walk(one) if isinstance(x, ast.BinOp)]
-        shares = [one for one in parts if isinstance(one.op, ast.Div)]
+            with suppress(TypeError):  # an end is not known
+                self.fields["epochs"] = len(range(*map(self._value, given.args)))
+        for one in inside(ast.Break, loop):
+            self._note(one, "break: left out; stop_after = 3 ends a training that stalls")
+        tests = [one.test for one in inside(ast.If, loop) if "step" in called(one)]
+        for one in inside(ast.BinOp, *tests):
+            if isinstance(one.op, ast.Mod):
+                self.fields["accumulate"] = self._value(one.right) or 1
+        shares = [one for one in inside(ast.BinOp, *self._body) if isinstance(one.op, ast.Div)]
         count = self.fields.get("accumulate")
         whole = {ast.unparse(x): x.left for x in shares if self._value(x.right, self) == count}
         self._body = [reading.Replaced(whole).visit(one) for one in self._body]
 
     def _convert_calls(self) -> None:
         """Read the seed, clipping and precision."""
-        for call in calls_in(*self._script.flat):
+        for call in inside(ast.Call, *self._script.flat):
             of_all = re.fullmatch(r"(torch\.)?manual_seed", ast.unparse(call.func))
             if of_all and (seed := self._value(*call.args)) is not None:
                 self.fields.setdefault("seed", seed)
@@ -208,7 +209,7 @@ class Conversion:
             return
         pairs = ", ".join(f"{name!r}: {name}" for name in names)
         result = names[0] if len(names) == 1 else f"torch.nn.ModuleDict({{{pairs}}})"
-        self._method("model(self)", self._cleaned(self._slice({*names})), result)
+        self._method("model(self)", _expression(result))
 
     def _convert_data(self) -> None:
         train: Any = getattr(self._loops[-1], "iter", None)
@@ -230,13 +231,11 @@ class Conversion:
         elif not values.get("shuffle"):
             self.fields["order"] = "given"
             self._note(train, "DataLoader: order = 'given', because it does not shuffle")
-        if values.get("num_workers") != 0 and "num_workers" in options:
+        if values.get("num_workers", 0) != 0:
             self._note(train, "num_workers: left out; `downpour run` has --loaders")
         if "collate_fn" in given:
-            collate = options["collate_fn"]
-            lines = self._cleaned(self._slice(reads(collate)))
-            called = ast.Call(collate, [ast.Name("examples")], [])
-            self._method("collate(self, examples)", lines, ast.unparse(called))
+            batch = ast.Call(options["collate_fn"], [_expression("examples")], [])
+            self._method("collate(self, examples)", batch)
         self._convert_examples(train, options["dataset"])
 
     def _convert_examples(self, train: ast.Call, dataset: ast.expr) -> None:
@@ -244,46 +243,44 @@ class Conversion:
         names = {one: name for name, one in self._script.assigned.items()}
         others = {
             data: names.get(call, ast.unparse(data))
-            for call in calls_in(*self._script.flat)
+            for call in inside(ast.Call, *self._script.flat)
             if name_of(call) == "DataLoader" and call is not train
             for data in [self._arguments(call).get("dataset", dataset)]
         }
-        test, *rest = sorted(
-            others, key=lambda x: ("val" not in others[x], "test" not in others[x])
-        ) or [dataset]
+        ranked = sorted(others, key=lambda x: ("val" not in others[x], "test" not in others[x]))
+        test, *rest = ranked or [dataset]
         for one in rest:
             self._note(one, f"{others[one]}: left out; {others[test]} has the test examples")
         if not others:
             text = f"{MARK}: examples() must return others for 'test'; now they are the same"
             self._note(train, text)
-        lines = self._cleaned(self._slice(reads(dataset, test)))
-        of_train, of_test = self._cleaned([dataset, test])
-        either = f"{of_train} if part == 'train' else {of_test}"
-        self._method("examples(self, part)", lines, either if others else of_train)
+        either = ast.IfExp(_expression("part == 'train'"), dataset, test)
+        self._method("examples(self, part)", either if others else dataset)
 
     def _convert_loss(self) -> None:
-        loop, backward = self._loops[-1], reading.has_backward
-        places = [number for number, one in enumerate(self._body) if backward(one)]
-        if len(places) != 1 or len(self._models) != 1 or len(self._optimizers) != 1:
+        loop, body = self._loops[-1], self._body
+        places = [number for number, one in enumerate(body) if "backward" in called(one)]
+        if not len(places) == len(self._models) == len(self._optimizers) == 1:
             what = "return the loss of a batch of test examples"
-            self._todo("loss(self, model, batch)", self._body[0], what)
+            self._todo("loss(self, model, batch)", body[0], what)
             what = "train the networks on a batch, as the script's loop does"
             self._todo("step(self, model, optimizers, batch)", loop, what)
             return
-        steps, calls = self._body[: places[0]], calls_in(self._body[places[0]])
+        steps, calls = body[: places[0]], inside(ast.Call, body[places[0]])
         [call, *_] = [one for one in calls if name_of(one) == "backward"]
         root: Any = call.args[0] if call.args else getattr(call.func, "value", call)
         self._computed("loss", root, steps)
-        named = [self._script.defined.get(name_of(one)) for one in calls_in(*steps)]
-        for one in calls_in(*steps, *filter(None, named)):
+        calls = inside(ast.Call, *steps)
+        named = [self._script.defined.get(name_of(one)) for one in calls]
+        for one in inside(ast.Call, *steps, *filter(None, named)):
             if self._value(self._arguments(one).get("reduction")) == "sum":
                 self._note(one, f"{MARK}: loss() must return a mean, or a pair of sum and count")
-        for one in calls_in(*steps):
+        for one in calls:
             made = self._script.assigned.get(name_of(one), one)
-            if _CLASS_LOSSES & set(map(name_of, calls_in(made))) and len(one.args) == 2:
+            if _CLASS_LOSSES & called(made) and len(one.args) == 2:
                 right = "({}.argmax(1) == {})".format(*map(ast.unparse, one.args))
                 text = f"{{'accuracy': {right}.float().mean()}}"
-                self._computed("metrics", ast.parse(text, mode="eval").body, steps)
+                self._computed("metrics", _expression(text), steps)
                 return
 
     def _computed(self, method: str, result: ast.expr, steps: list[ast.stmt]) -> None:
@@ -295,22 +292,20 @@ class Conversion:
         for name in sorted(needed & {name for one in self._body for name in bound(one)}):
             self._note(loop, f"{MARK}: {name} goes from batch to batch, which are shuffled")
         before, device = self._slice(needed, model), f"next({model}.parameters()).device"
-        lines = self._cleaned([*before, *kept], device)
+        *lines, last = self._cleaned([*before, *kept, result], device)
         if not isinstance(target, ast.Name):
             lines.insert(0, ast.unparse(ast.Assign([target], ast.Name("batch"), lineno=0)))
         batch = target.id if isinstance(target, ast.Name) else "batch"
-        self._method(f"{method}(self, {model}, {batch})", lines, *self._cleaned([result], device))
+        self._write(f"{method}(self, {model}, {batch})", [*lines, f"return {last}"])
 
     def _convert_optimizer(self) -> None:
         made = [*self._optimizers.values()]
         if len(made) == len(self._models) > 1:
             one_each = "[{'params': [*net.parameters()]} for net in model.values()]"
-            self._method("groups(self, model)", [], one_each)
-            texts = [
-                f"{name!r}: {self._remade(call, f'[groups[{number}]]')}"
-                for number, (name, call) in enumerate(self._optimizers.items())
-            ]
-            self._method("optimizer(self, groups)", [], f"{{{', '.join(texts)}}}")
+            self._method("groups(self, model)", _expression(one_each))
+            calls = [_remade(call, f"[groups[{number}]]") for number, call in enumerate(made)]
+            named = ast.Dict([*map(ast.Constant, self._optimizers)], [*calls])
+            self._method("optimizer(self, groups)", named)
         elif len(made) == len(self._models) == 1:
             self._convert_only_optimizer(made[0], self._models[0])
         else:
@@ -320,49 +315,34 @@ class Conversion:
     def _convert_only_optimizer(self, call: ast.Call, model: str) -> None:
         options, kind = self._arguments(call), name_of(call)
         params: ast.expr = options.pop("params", (call.args or [call])[0])
-        lines = self._cleaned(self._slice(reads(params), model))
-        [given] = self._cleaned([params])
-        if given != f"{model}.parameters()" and "requires_grad" not in " ".join([*lines, given]):
+        needed = [*self._slice(reads(params), model), params]
+        is_frozen = any("requires_grad" in ast.unparse(one) for one in needed)
+        if not is_frozen and ast.unparse(params) != f"{model}.parameters()":
             is_list = isinstance(params, ast.List | ast.Name)
-            result = given if is_list else f"[{{'params': {given}}}]"
-            self._method(f"groups(self, {model})", lines, result)
+            group = ast.Dict([ast.Constant("params")], [params])
+            self._method(f"groups(self, {model})", params if is_list else ast.List([group]))
             self._note(call, "groups(): model() must freeze the parameters that it leaves out")
         values = {_FIELDS.get(x, x): self._value(one) for x, one in options.items()}
         values = {x: one for x, one in values.items() if x not in {"fused", "foreach"}}
         self._rate = values.get("learning_rate") or 1.0
         fields, usual = Spec.model_fields, _parameters(kind)
-        if (
-            kind in {"SGD", "Adam", "AdamW"}
-            and None not in values.values()
-            and values.keys() <= fields.keys()
-        ):
-            usual = {_FIELDS.get(x, x): one for x, one in usual.items()}
-            differ = {x: v for x, v in usual.items() if x in fields and v != fields[x].default}
-            self.fields |= {"optimizer": kind.lower(), **differ, **values}
+        has_fields = kind in {"SGD", "Adam", "AdamW"} and values.keys() <= fields.keys()
+        if not has_fields or None in values.values():
+            self._method("optimizer(self, groups)", _remade(call, "groups"))
             return
-        lines = self._cleaned(self._slice(reads(*options.values())))
-        self._method("optimizer(self, groups)", lines, self._remade(call, "groups"))
-
-    def _remade(self, call: ast.Call, params: str) -> str:
-        """Return the text of an optimizer's call with other parameters."""
-        again = copy.copy(call)
-        again.args = [ast.Name(params, ast.Load()), *call.args[1:]]
-        again.keywords = [key for key in call.keywords if key.arg != "params"]
-        return self._cleaned([again])[0]
+        usual = {_FIELDS.get(x, x): one for x, one in usual.items()}
+        differ = {x: v for x, v in usual.items() if x in fields and v != fields[x].default}
+        self.fields |= {"optimizer": kind.lower(), **differ, **values}
 
     def _convert_rate(self, name: str, call: ast.Call) -> None:
         """Say a scheduler as fields of the spec, or let rate() ask torch's own."""
         kind, epochs = name_of(call), self.fields.get("epochs")
-        values = _parameters(kind) | {
-            x: self._value(one) for x, one in self._arguments(call).items()
-        }
-        by_batch = name in {root_of(one.func) for one in calls_in(*self._body)}
+        given = {x: self._value(one) for x, one in self._arguments(call).items()}
+        values = {**_parameters(kind), **given}
+        by_batch = name in set(map(root_of, inside(ast.Call, *self._body)))
         if kind == "StepLR" and not by_batch:
-            self.fields |= {
-                "schedule": "step",
-                "decay": values["gamma"],
-                "decay_every": values["step_size"],
-            }
+            self.fields |= {"schedule": "step", "decay": values["gamma"]}
+            self.fields["decay_every"] = values["step_size"]
         elif kind == "CosineAnnealingLR" and (by_batch or values["T_max"] == epochs):
             self.fields |= {"schedule": "cosine", "final_rate": values["eta_min"] / self._rate}
             self._note(call, "CosineAnnealingLR: schedule = 'cosine' falls with each step")
@@ -380,9 +360,9 @@ class Conversion:
                 f"for _ in range(int(done * {epochs} + 1e-6)):  # epochs before this step",
                 f"    {optimizer}.step()",
                 f"    {name}.step()",
+                f"return {optimizer}.param_groups[0]['lr'] / {self._rate}",
             ]
-            result = f"{optimizer}.param_groups[0]['lr'] / {self._rate}"
-            self._method("rate(self, done)", lines, result)
+            self._write("rate(self, done)", lines)
 
     def _text(self, name: str) -> str:
         """Return the task's file: what its methods use of the script comes first."""
@@ -417,10 +397,20 @@ class Conversion:
         return f"{name} = argparse.Namespace({', '.join(values)})"
 
 
+def _expression(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+def _remade(call: ast.Call, params: str) -> ast.Call:
+    """Return an optimizer's call with other parameters."""
+    others = [key for key in call.keywords if key.arg != "params"]
+    return ast.Call(call.func, [_expression(params), *call.args[1:]], others)
+
+
 def _networks_in(*nodes: ast.AST) -> list[str]:
     """Return the names of the networks whose parameters some code takes."""
-    calls = [x for x in calls_in(*nodes) if name_of(x) in {"parameters", "named_parameters"}]
-    return [root_of(one.func) for one in calls]
+    calls = inside(ast.Call, *nodes)
+    return [root_of(x) for x in calls if name_of(x) in {"parameters", "named_parameters"}]
 
 
 def _parameters(name: str) -> dict[str, Any]:

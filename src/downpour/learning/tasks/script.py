@@ -40,45 +40,39 @@ def root_of(node: ast.AST) -> str:
     return name_of(node)
 
 
-def calls_in(*nodes: ast.AST) -> list[ast.Call]:
-    """Return all calls in some nodes."""
-    return [node for one in nodes for node in ast.walk(one) if isinstance(node, ast.Call)]
+def inside(kind: Any, *nodes: ast.AST) -> list[Any]:
+    """Return all nodes of a kind in some nodes."""
+    return [x for one in nodes for x in ast.walk(one) if isinstance(x, kind)]
+
+
+def called(*nodes: ast.AST) -> set[str]:
+    """Return the last names of all calls in some nodes."""
+    return set(map(name_of, inside(ast.Call, *nodes)))
 
 
 def reads(*nodes: ast.AST) -> set[str]:
     """Return the names that nodes read, but those of comprehensions and parameters."""
-    inner = [x for one in nodes for x in ast.walk(one)]
-    own = {x for one in inner if isinstance(one, ast.comprehension) for x in bound(one.target)}
-    own |= {one.arg for one in inner if isinstance(one, ast.arg)}
-    names = (one for one in inner if isinstance(one, ast.Name))
-    return {one.id for one in names if isinstance(one.ctx, ast.Load)} - own
+    own = {x for one in inside(ast.comprehension, *nodes) for x in bound(one.target)}
+    own |= {one.arg for one in inside(ast.arg, *nodes)}
+    return {x.id for x in inside(ast.Name, *nodes) if isinstance(x.ctx, ast.Load)} - own
 
 
 def bound(node: ast.AST) -> set[str]:
     """Return the names that a statement sets."""
     found = {node.name} if isinstance(node, ast.FunctionDef | ast.ClassDef) else set()
-    names = (one for one in ast.walk(node) if isinstance(one, ast.Name))
-    return found | {one.id for one in names if isinstance(one.ctx, ast.Store)}
+    return found | {x.id for x in inside(ast.Name, node) if isinstance(x.ctx, ast.Store)}
 
 
 def changed(node: ast.AST) -> set[str]:
     """Return the names whose objects a statement changes, as `net.fc = ...` does."""
-    found: set[str] = set()
-    for one in ast.walk(node):
-        if isinstance(one, ast.Attribute | ast.Subscript) and isinstance(one.ctx, ast.Store):
-            found.add(root_of(one))
-        elif isinstance(one, ast.Expr) and isinstance(one.value, ast.Call):
-            function = one.value.func
-            found |= set() if name_of(function) in _KEEPS else {root_of(function)}
-            if re.search(r"(^|\.)(init\.\w+|shuffle)$", ast.unparse(function)):
-                found |= {root_of(argument) for argument in one.value.args}
-    loops = [one for one in ast.walk(node) if isinstance(one, ast.For)]
+    parts = inside(ast.Attribute | ast.Subscript, node)
+    found = {root_of(one) for one in parts if isinstance(one.ctx, ast.Store)}
+    for call in [one.value for one in inside(ast.Expr, node) if isinstance(one.value, ast.Call)]:
+        found |= set() if name_of(call) in _KEEPS else {root_of(call)}
+        if re.search(r"(^|\.)(init\.\w+|shuffle)$", ast.unparse(call.func)):
+            found |= set(map(root_of, call.args))
+    loops = inside(ast.For, node)
     return found.union(*(reads(one.iter) for one in loops if found & bound(one.target)))
-
-
-def has_backward(node: ast.AST) -> bool:
-    """Whether a statement computes gradients."""
-    return any(name_of(call) == "backward" for call in calls_in(node))
 
 
 class Replaced(ast.NodeTransformer):
@@ -144,9 +138,9 @@ class Script:
         except (SyntaxError, ValueError) as error:
             place = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else error
             raise SpecError("from", shown, f"must be a Python script ({place})") from None
-        calls = sorted(calls_in(tree), key=lambda call: call.lineno)
+        calls = sorted(inside(ast.Call, tree), key=lambda call: call.lineno)
         self.source = {call: ast.unparse(call.func) for call in calls}
-        if not has_backward(tree):
+        if "backward" not in called(tree):
             hint = "; a LightningModule or a Trainer needs no port: `downpour run --task FILE:NAME`"
             its = hint if re.search(r"lightning|\bTrainer\b", source) else ""
             said = f"has no training loop: nothing in it calls backward(){its}"
@@ -156,13 +150,10 @@ class Script:
         sets = [one for one in body if isinstance(one, ast.Assign)]
         self.globals = {name: one for one in sets for name in bound(one)}
         self.imports: dict[str, str] = {}
-        for one in [x for x in ast.walk(tree) if isinstance(x, ast.Import | ast.ImportFrom)]:
-            start = (
-                "" if isinstance(one, ast.Import) else f"from {'.' * one.level}{one.module or ''} "
-            )
+        for one in inside(ast.Import | ast.ImportFrom, tree):
             for alias in one.names:
-                name = (alias.asname or alias.name).partition(".")[0]
-                self.imports[name] = f"{start}import {ast.unparse(alias)}"
+                alone = type(one)(**{**vars(one), "names": [alias]})
+                self.imports[(alias.asname or alias.name).partition(".")[0]] = ast.unparse(alone)
         self.options = SimpleNamespace()
         self.required: dict[str, ast.Call] = {}
         self.known: dict[str, Any] = {"__name__": "__main__"}
@@ -179,7 +170,7 @@ class Script:
         """Return what constants and defaults make of an expression; nothing of the script runs."""
         if isinstance(node, ast.Call) and name_of(node) in self._made:
             return self._made[name_of(node)]
-        if isinstance(node, ast.expr) and not any(isinstance(x, _ACTS) for x in ast.walk(node)):
+        if isinstance(node, ast.expr) and not inside(_ACTS, node):
             code = compile(ast.fix_missing_locations(ast.Expression(node)), "script", "eval")
             with suppress(Exception):
                 return eval(code, {"__builtins__": {}}, self.known)  # noqa: S307 - it calls nothing
@@ -188,10 +179,11 @@ class Script:
     def around(self) -> tuple[list[ast.stmt], list[Any]]:
         """Return what comes before the loop over batches, and the loops from the outermost on."""
         setup, loops, body = list[ast.stmt](), list[Any](), self.flat
-        while found := [x for x in body if isinstance(x, ast.For | ast.While) and has_backward(x)]:
+        kinds = ast.For | ast.While
+        while found := [x for x in body if isinstance(x, kinds) and "backward" in called(x)]:
             setup += body[: body.index(found[0])]
             loops.append(found[0])
-            body = loops[-1].body
+            body = found[0].body
         return setup, loops
 
     def _flat(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
@@ -206,23 +198,15 @@ class Script:
         if self._reaches(one) or is_plain_with:
             match one:
                 case ast.With(items=items):
-                    heads = [
-                        _set(one, x.optional_vars or ast.Name("_", ast.Store()), x.context_expr)
-                        for x in items
-                    ]
+                    unused = ast.Name("_", ast.Store())
+                    heads = [_set(one, x.optional_vars or unused, x.context_expr) for x in items]
                     return self._flat([*heads, *one.body])
                 case ast.If() | ast.Try():
                     return self._flat([*one.body, *one.orelse, *getattr(one, "finalbody", [])])
                 case ast.For() | ast.While():
-                    match one:
-                        case ast.For(
-                            iter=ast.Call(ast.Name("range" | "trange"), [_, _, _] as ends)
-                        ):
-                            one = self._over_batches(one, *ends)
-                        case _:
-                            one = copy.copy(one)
-                    one.body = self._flat(one.body)
-                    return [one]
+                    loop = self._over_batches(one)
+                    loop.body = self._flat(loop.body)
+                    return [loop]
                 case ast.Expr(value=ast.Call() as call) | ast.Assign(value=ast.Call() as call):
                     function = self.defined.get(root_of(call.func))
                     if isinstance(function, ast.FunctionDef) and function.name not in self._active:
@@ -230,25 +214,32 @@ class Script:
         self._learn(one)
         return [one]
 
-    def _over_batches(self, loop: ast.For, first: ast.expr, end: ast.expr, step: ast.expr) -> Any:
+    def _over_batches(self, loop: Any) -> Any:
         """Return a loop over slices of tensors, as `x[i:i + 16]`, as one over a DataLoader."""
-        parts = [one for one in ast.walk(loop) if isinstance(one, ast.Subscript)]
-        cuts = [x for x in parts if ast.unparse(x.slice).startswith(f"{root_of(loop.target)}:")]
+        match loop:
+            case ast.For(
+                ast.Name(number), ast.Call(ast.Name("range" | "trange"), [_, _, _] as ends)
+            ):
+                first, end, step = map(ast.unparse, ends)
+            case _:
+                return copy.copy(loop)
+        parts = {x: ast.unparse(x.slice) for x in inside(ast.Subscript, loop)}
+        cuts = [x for x, text in parts.items() if text.startswith(f"{number}:")]
         drawn = [x for x in cuts if name_of(self.assigned.get(root_of(x))) in _ORDERS]
-        places = {ast.unparse(x) for x in drawn}
+        places = set(map(ast.unparse, drawn))
         places |= {x for one in loop.body for x, y in _pairs(one) if ast.unparse(y) in places}
-        is_all = ast.unparse(first) == "0" and re.search(r"len|shape|size", ast.unparse(end))
-        ends = "" if is_all else f"[{ast.unparse(first)}:{ast.unparse(end)}]"
-        made = {x.args[0]: x for x in calls_in(loop) if x.args and name_of(x) in _TENSORS}
+        is_all = first == "0" and re.search(r"len|shape|size", end)
+        span = "" if is_all else f"[{first}:{end}]"
+        made = {x.args[0]: x for x in inside(ast.Call, loop) if x.args and name_of(x) in _TENSORS}
         data, new = dict[str, str](), dict[str, ast.expr]()
-        for cut in [x for x in parts if ast.unparse(x.slice) in places] or cuts:
+        for cut in [x for x, text in parts.items() if text in places] or cuts:
             text, name = ast.unparse(made.get(cut, cut)), f"{root_of(cut)}_batch"
-            data[text.replace(ast.unparse(cut), ast.unparse(cut.value) + ends)] = name
+            data[text.replace(ast.unparse(cut), ast.unparse(cut.value) + span)] = name
             new[text] = ast.Name(name, ast.Load())
         if not data:
             return copy.copy(loop)
         dataset = f"torch.utils.data.TensorDataset({', '.join(data)})"
-        loader = f"DataLoader({dataset}, {ast.unparse(step)}, shuffle={bool(places)})"
+        loader = f"DataLoader({dataset}, {step}, shuffle={bool(places)})"
         text = f"for {', '.join(data.values())}, in {loader}: pass"
         over: Any = ast.increment_lineno(ast.parse(text).body[0], loop.lineno - 1)
         over.body = [Replaced(new).visit(one) for one in loop.body]
@@ -256,7 +247,7 @@ class Script:
 
     def _reaches(self, node: ast.AST) -> bool:
         """Whether a statement is part of how the script sets up or takes steps."""
-        names = {name_of(call) for call in calls_in(node)}
+        names = called(node)
         self._active.append(getattr(node, "name", ""))
         functions = [self.defined[one] for one in names - {*self._active} if one in self.defined]
         found = bool(names & _INLINED) or any(map(self._reaches, functions))
@@ -266,7 +257,7 @@ class Script:
     def _inlined(self, one: Any, call: ast.Call, function: ast.FunctionDef) -> list[ast.stmt]:
         """Return a function's body in the place of its call, with arguments for parameters."""
         names, defaults = [x.arg for x in function.args.args], function.args.defaults
-        values = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
+        values = dict(zip(names[-len(defaults) :], defaults, strict=False))
         values |= dict(zip(names, call.args, strict=False))
         values |= {key.arg: key.value for key in call.keywords if key.arg}
         same = {name: value for name, value in values.items() if isinstance(value, ast.Name)}
@@ -287,7 +278,7 @@ class Script:
             self.known.pop(name, None)
         for inner in ast.walk(one):
             self.assigned |= dict(_pairs(inner))
-        for call in calls_in(one):
+        for call in inside(ast.Call, one):
             if name_of(call) == "add_argument":
                 self._learn_option(call)
             sides = (root_of(call.func), *map(name_of, call.args[:1]))
