@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,15 @@ from downpour.files.store.layout import RECORD_NAME
 from downpour.files.store.publish import reading
 from downpour.record.journal import segments
 from downpour.record.record import RecordReader, is_exported
-from downpour.record.record_lines import AttemptLine, Dated
+from downpour.record.record_lines import AttemptLine
 from downpour.record.view import dated, to_fields
 from downpour.show.dashboard.columns import Fields
 from downpour.show.dashboard.model import Frame, RecordTables
 from downpour.show.dashboard.results import Told, histories
 from downpour.show.figures.style import DARK, LIGHT, variables
 
-_PIECE_BYTES = 1 << 20
+_TOGETHER = 1000
+"""As many lines of a file are parsed at once."""
 _END_BYTES = 1 << 16
 """The bytes at the end of a file that hold its last line, unless that is longer."""
 _UNUSUAL = re.compile(rb"[0-9]{20}|[eE][+]?[0-9]{3}|NaN|Infinity")
@@ -46,20 +48,33 @@ class RecordSource:
     """Yields the lines that a record has gained; for one thread.
 
     It follows a growing journal with the segments of later terms. When a run replaces its journal
-    with `record.jsonl`, it switches to that file.
+    with `record.jsonl`, which never grows, it reads the rest from that file.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._given = 0
-        self._file: _FollowedFile | None = None
         self._reader: RecordReader | None = None
-        self._gained: Iterator[Dated] = iter(())
+        self._gained: Iterator[Fields] = iter(())
+        self._is_whole = False
         self._broken: FileCorrupt | None = None
 
     def read(self, count: int) -> list[Fields]:
-        """Return the next lines, about `count` at most; an empty list means that none are ready."""
-        lines = self._read(count)
+        """Return the next lines, `count` at most; an empty list means that none are ready."""
+        if self._broken is not None:
+            raise self._broken
+        try:
+            lines = self._read(count)
+        except FileCorrupt as error:
+            self._broken = error
+            raise
+        except SharedDirectoryError:
+            # The reader may have passed lines that we did not return.
+            self._reader, self._gained, self._is_whole = None, iter(()), False
+            # A run removes its journal once the record exists, perhaps while we read it.
+            if not is_exported(self._folder / RECORD_NAME):
+                raise
+            lines = self._read(count)
         self._given += len(lines)
         return lines
 
@@ -69,7 +84,7 @@ class RecordSource:
         The manager wrote the last line soon after the event in it. We return the name of the line's
         file as well, because the next manager may count from another moment.
         """
-        names = [path.name for path in segments(self._folder)] if self._file is None else []
+        names = [] if self._is_whole else [path.name for path in segments(self._folder)]
         name = names[-1] if names else RECORD_NAME
         with reading(self._folder, name), open(open_regular(self._folder / name), "rb") as file:
             known = os.fstat(file.fileno())
@@ -80,91 +95,31 @@ class RecordSource:
         return name, known.st_mtime - at if isinstance(at, int | float) else math.inf
 
     def _read(self, count: int) -> list[Fields]:
-        if self._file is None and self._reader is None:
-            self._open()
-        if self._file is None:
-            lines = self._of_journal(count)
-            if lines or self._file is None:
-                return lines
-        assert self._file is not None  # noqa: S101 - as `_of_journal` has left it
-        return self._file.read(count)
-
-    def _open(self) -> None:
-        if is_exported(self._folder / RECORD_NAME):
-            self._file = _FollowedFile(self._folder / RECORD_NAME, skipped=self._given)
-        elif segments(self._folder):
-            self._reader = RecordReader(self._folder)
-        else:
-            raise FileMissing(RECORD_NAME)
-
-    def _taking(self, reader: RecordReader) -> Iterator[Dated]:
-        """Yield what the journal has gained; raise FileMissing once the journal is gone."""
-        if not segments(self._folder):
-            raise FileMissing("journal")
-        yield from reader.take()
-
-    def _of_journal(self, count: int) -> list[Fields]:
-        if self._broken is not None:
-            raise self._broken
-        assert self._reader is not None  # noqa: S101 - its caller has looked
-        try:
+        lines = list(islice(self._gained, count))
+        if not lines and not self._is_whole:
+            self._gained = self._after_given()
             lines = list(islice(self._gained, count))
-            if not lines:
-                self._gained = self._taking(self._reader)
-                lines = list(islice(self._gained, count))
-        except FileCorrupt as error:
-            self._broken = error
-            raise
-        except (FileMissing, SharedDirectoryError):
-            # A run removes its journal once the record exists; the record has the same lines.
-            self._gained = iter(())
-            with reading(self._folder.parent, self._folder.name):
-                if not (self._folder / RECORD_NAME).exists():
-                    raise
-            self._file = _FollowedFile(self._folder / RECORD_NAME, skipped=self._given)
-            return []
-        return [{"at": at, **to_fields(line)} for at, line in lines]
+        return lines
+
+    def _after_given(self) -> Iterator[Fields]:
+        path, is_journaled = self._folder / RECORD_NAME, bool(segments(self._folder))
+        if not (self._reader and is_journaled) and is_exported(path):
+            self._is_whole = True
+            return _exported_lines(path, self._given)
+        if not is_journaled:
+            raise FileMissing(RECORD_NAME)
+        skipped = 0 if self._reader else self._given
+        self._reader = self._reader or RecordReader(self._folder)
+        lines = ({"at": at, **to_fields(line)} for at, line in self._reader.take())
+        return islice(lines, skipped, None)
 
 
-class _FollowedFile:
-    """The lines of a file that may grow, starting at one of them."""
-
-    def __init__(self, path: Path, skipped: int) -> None:
-        self._path = path
-        self._skipped = skipped
-        self._offset = 0
-        self._lines: Iterator[bytes] = iter(())
-
-    def read(self, count: int) -> list[Fields]:
-        found = list(islice(self._lines, count))
-        while not found:
-            piece = self._piece()
-            if not piece:
-                return []
-            texts = piece.split(b"\n")[:-1]
-            skipped = min(self._skipped, len(texts))
-            self._skipped -= skipped
-            self._lines = iter(texts[skipped:])
-            found = list(islice(self._lines, count))
-        return _parsed(found)
-
-    def _piece(self) -> bytes:
-        """Return the next whole lines; leave a torn last line until it is complete."""
-        with (
-            reading(self._path.parent, self._path.name),
-            open(open_regular(self._path), "rb") as file,
-        ):
-            size = os.fstat(file.fileno()).st_size
-            if size < self._offset:
-                self._offset = size
-                reason = "became shorter while we read it; reload the page"
-                raise FileCorrupt(self._path.name, reason)
-            file.seek(self._offset)
-            content = file.read(_PIECE_BYTES)
-            content += file.readline() if len(content) == _PIECE_BYTES else b""
-        content = content[: content.rfind(b"\n") + 1]
-        self._offset += len(content)
-        return content
+def _exported_lines(path: Path, skipped: int) -> Iterator[Fields]:
+    """Yield the lines of a record's file without the first ones, and without a torn last one."""
+    with reading(path.parent, path.name), open(open_regular(path), "rb") as record:
+        lines = islice(filter(methodcaller("endswith", b"\n"), record), skipped, None)
+        while texts := list(islice(lines, _TOGETHER)):
+            yield from _parsed(texts)
 
 
 def _parsed(texts: list[bytes]) -> list[Fields]:
