@@ -173,9 +173,10 @@ class Trial:
         """How often a shard changed workers per round."""
         return sum(each.moves for each in self.rounds) / len(self.rounds)
 
-    def published(self, per_snapshot: float) -> float:
-        """Return how many models' worth of files a round writes."""
-        written = sum(each.updates + per_snapshot * each.snapshots for each in self.rounds)
+    @property
+    def published(self) -> float:
+        """How many models' worth of files a round writes; a snapshot has momentum as well."""
+        written = sum(each.updates + 2 * each.snapshots for each in self.rounds)
         return written / len(self.rounds)
 
 

@@ -99,11 +99,11 @@ class _Reading:
         self._updates = [one.updated for one in self._attempts if one.updated is not None]
         self._steps = median([update.steps for update in self._updates] or [1])
         self._sizes = self._sizes_of_shards()
-        self._by_worker = _grouped((_assigned(one).worker, one) for one in self._attempts)
+        self._by_worker = grouped((_assigned(one).worker, one) for one in self._attempts)
         changes = [(at - tables.start, line) for at, line in tables.changes]
         joined = ((ln.worker, at) for at, ln in changes if isinstance(ln, told.WorkerJoinedLine))
         left = ((ln.worker, (at, ln)) for at, ln in changes if isinstance(ln, told.WorkerLeftLine))
-        self._joined, self._left = _grouped(joined), _grouped(left)
+        self._joined, self._left = grouped(joined), grouped(left)
 
     def run(self, fewest: int) -> RecordedRun:
         spec, rounds = self._checked()
@@ -141,7 +141,7 @@ class _Reading:
         return max(version.at for version in self._tables.versions.values()) - self._tables.start
 
     def _sizes_of_shards(self) -> dict[int, float]:
-        by_shard = _grouped(
+        by_shard = grouped(
             (one.shard, one.updated.samples / _assigned(one).share)
             for one in self._attempts
             if one.updated is not None
@@ -157,8 +157,8 @@ class _Reading:
             return usual
         start = self._tables.start
         ends = ((one.round, (one.end or 0.0) - start) for one in self._attempts if one.updated)
-        last = {number: max(several) for number, several in _grouped(ends).items()}
-        begun = _grouped((one.round, one.begin - start) for one in self._attempts)
+        last = {number: max(several) for number, several in grouped(ends).items()}
+        begun = grouped((one.round, one.begin - start) for one in self._attempts)
         gaps = [
             max(0.0, min(begun[number + 1]) - last[number])
             for number in range(rounds - 1)
@@ -278,7 +278,7 @@ def _simplified(points: Sequence[_Point]) -> list[_Point]:
     return [points[n] for n in sorted(kept)]
 
 
-def _grouped(pairs: Iterable[tuple[_Name, _Each]]) -> dict[_Name, list[_Each]]:
+def grouped(pairs: Iterable[tuple[_Name, _Each]]) -> dict[_Name, list[_Each]]:
     """Group the second parts of pairs by their first parts, keeping the order."""
     groups: dict[_Name, list[_Each]] = {}
     for name, each in pairs:

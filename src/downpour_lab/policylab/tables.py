@@ -15,6 +15,7 @@ from downpour.record.result_parts import Estimate
 from downpour.show.figures.style import LIGHT, new_figure, styled
 from downpour.show.tables.terminal_tables import text_table
 from downpour_lab.policylab.comparison import BASELINE, ORACLES, Trial
+from downpour_lab.policylab.recorded import grouped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,20 +27,16 @@ _NO_WORK = "oracle"
 _HOUR_SECONDS = 3600.0
 _ROUNDS = 1000
 _WIDE = 10.0
+_HELD_MODELS = 3
+"""A training node holds the parameters, their gradients and their momentum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """The price of a node's hour, the model's size, and how many models a node holds and saves.
-
-    A training node holds `held_models` times the model: parameters, gradients and momentum. A
-    snapshot is `snapshot_models` times as large: parameters and momentum.
-    """
+    """The price of a node's hour, and the model's size."""
 
     node_hour: float = 1.0
     model_mb: float = 5.0
-    held_models: float = 3.0
-    snapshot_models: float = 2.0
 
     def of(self, trial: Trial) -> dict[str, float]:
         """Return the resources of a job: nodes, memory, a round's written data, and money."""
@@ -47,8 +44,8 @@ class Prices:
         hours = trial.seconds / len(trial.rounds) * _ROUNDS / _HOUR_SECONDS
         return {
             "nodes": trial.nodes,
-            "memory_mb": trial.nodes * self.held_models * self.model_mb,
-            "written_mb_per_round": trial.published(self.snapshot_models) * self.model_mb,
+            "memory_mb": trial.nodes * _HELD_MODELS * self.model_mb,
+            "written_mb_per_round": trial.published * self.model_mb,
             "cost_per_hour": hourly,
             "cost_per_1000_rounds": hourly * hours,
         }
@@ -92,10 +89,7 @@ def rows_of(trials: Sequence[Trial], prices: Prices) -> list[dict[str, Any]]:
 
 def by_policy(trials: Sequence[Trial]) -> dict[str, list[Trial]]:
     """Group trials by the names of their contenders."""
-    groups: dict[str, list[Trial]] = {}
-    for trial in trials:
-        groups.setdefault(trial.contender.name, []).append(trial)
-    return groups
+    return grouped((trial.contender.name, trial) for trial in trials)
 
 
 def scenario_table(scenario: str, trials: Sequence[Trial]) -> Table:

@@ -225,7 +225,7 @@ def test_figures_of_a_trial_by_hand() -> None:
     assert trial.kind_mitigation == pytest.approx(30 / 38)
     assert (trial.mean_over_ideal, trial.p99_over_ideal) == (1.5, 2.0)
     assert (trial.extra_work, trial.lost, trial.moves) == pytest.approx((0.05, 0.25, 1.0))
-    assert (trial.nodes, trial.published(2.0)) == (6, 4.0)
+    assert (trial.nodes, trial.published) == (6, 4.0)
 
 
 def test_each_comparable_policy_is_listed_once() -> None:
