@@ -104,16 +104,16 @@ class RecordCheck(Observer):
         )
         self.check_lines(name, versions, [line for _, line in self._disk.record(name)])
 
-    def check_lines(self, name: str, versions: int, record: Sequence[RecordLine]) -> None:
-        """Compare a record with the number of its experiment's newest version."""
+    def check_lines(self, name: str, versions: int, record: Sequence[RecordLine]) -> list[int]:
+        """Compare a record's versions, and return them, with the number of the newest one."""
         made = [line.version for line in record if isinstance(line, AggregatedLine)]
         self._expect(made == sorted(set(made)), f"the record of {name} tells of versions {made}")
         self._expect(made[-1:] <= [versions], f"the record of {name} tells of version {made[-1:]}")
+        return made
 
     def check_end(self, name: str, versions: int, record: Sequence[RecordLine]) -> None:
         """Check that the record of an experiment that has ended leaves no version out."""
-        self.check_lines(name, versions, record)
-        made = [line.version for line in record if isinstance(line, AggregatedLine)]
+        made = self.check_lines(name, versions, record)
         whole = made == [*range(1, versions + 1)]
         self._expect(whole, f"the record of {name} tells of versions {made} of {versions}")
 
@@ -144,9 +144,13 @@ class DurabilityCheck(Observer):
             if name not in harmed:
                 state = core.state.experiments[name].life.state
                 self._expect(state == ending, f"{name} was {ending}, and is {state}")
-        for task, file in self._accepted.items():
-            if task[0] not in harmed:
-                self._is_there(core, task, file)
+        for (name, number, shard), file in self._accepted.items():
+            current = None if name in harmed else core.state.experiments[name].round_of(number)
+            if current is not None:
+                update = current.tasks[shard].update
+                there = update is not None and update.file.name == file
+                task = f"shard {shard} in round {number}"
+                self._expect(there, f"the update of {task} was taken in, and is lost")
 
     def handled(self, step: Observation) -> None:
         """Forget refused updates; nothing else counts before the manager acts on it."""
@@ -169,18 +173,6 @@ class DurabilityCheck(Observer):
                 self._accepted[_task(fact)] = fact.update.file.name
             elif isinstance(fact, out.Concluded):
                 self._concluded[fact.experiment] = fact.ending
-
-    def _is_there(self, core: Scheduler, task: TaskKey, file: str) -> None:
-        name, number, shard = task
-        experiment = core.state.experiments[name]
-        current = experiment.round_of(number)
-        if current is None:
-            return
-        update = current.tasks[shard].update
-        there = update is not None and update.file.name == file
-        self._expect(
-            there, f"the update of shard {shard} in round {number} was taken in, and is lost"
-        )
 
 
 class CallCheck(Observer):
@@ -253,19 +245,19 @@ class ProgressCheck(Observer):
 
     def handled(self, step: Observation) -> None:
         """Count failures, and check whether the experiment ends for them."""
-        ended = {f.experiment: f for f in step.output.facts if isinstance(f, out.Concluded)}
+        ended = {f.experiment: f.reason for f in step.output.facts if isinstance(f, out.Concluded)}
         for fact in step.output.facts:  # several workers with attempts at a shard may leave at once
             self._count(step.core, fact)
         for fact in step.output.facts:
             if isinstance(fact, out.GivenUp):
-                end = ended.get(fact.experiment)
+                reason = ended.get(fact.experiment, "")
                 retries = step.core.state.experiments[fact.experiment].spec.retries
                 which = f"shard {fact.attempt.shard} of round {fact.attempt.round + 1}"
                 times = self._failed[step.core][_task(fact)]
-                for_it = end is not None and end.reason.startswith(f"{which} failed ")
-                alike = end is not None and end.reason.startswith(f"{which} failed alike ")
+                for_it = reason.startswith(f"{which} failed ")
+                alike = reason.startswith(f"{which} failed alike ")
                 right = alike or for_it == (times > retries)
-                self._expect(right, f"{which} failed {times} times of {retries}: {end}")
+                self._expect(right, f"{which} failed {times} times of {retries}: {reason}")
 
     def _count(self, core: Scheduler, entry: object) -> None:
         match entry:
@@ -305,9 +297,9 @@ def check_the_end(
 ) -> None:
     """Compare how experiments ended with a count of their journals."""
     for name, experiment in core.state.experiments.items():
-        finished = experiment.life.state is ExperimentState.FINISHED
+        state = experiment.life.state
+        finished = state is ExperimentState.FINISHED
         if name not in may_fail:
-            state = experiment.life.state
             sentence = f"{name} is {state}: {experiment.reason}"
             comparisons.expect(Promise.FINISHES, finished, sentence)
         if finished:

@@ -1,7 +1,7 @@
 """The faults of a simulated cluster: their kinds, and how strongly a seed mixes them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -82,7 +82,7 @@ class Fault:
     damaged thing.
     """
 
-    number: int
+    number: int = 0
     at_seconds: float
     kind: FaultKind
     target: str = ""
@@ -129,6 +129,17 @@ IN_SWARMS_ALONE |= {FaultKind.LINK_CUT, FaultKind.PREPARATION_FAILS}
 IN_SWARMS_ALONE |= BY_THEMSELVES | of_kind("WORKER_MACHINE_DIES", "WORKER_DRAINS")
 """Seeds that draw from all kinds alike leave these out, so that their stories stay the same."""
 EVERYWHERE = [kind for kind in FaultKind if kind not in IN_SWARMS_ALONE]
+SLOW_FILES = frozenset({FaultKind.DISK_SLOW, FaultKind.HOST_THROTTLED})
+VARIANTS: Mapping[FaultKind, Sequence[str]] = {
+    FaultKind.MANAGER_DIES_AT: DEATH_POINTS,
+    FaultKind.WORKER_DIES_AT: PHASES,
+    FaultKind.WORKER_WRONG: WRONG,
+    FaultKind.DAMAGED_MEANWHILE: DAMAGES,
+    FaultKind.MANAGER_HALF_CUT_OFF: DIRECTIONS,
+    FaultKind.WORKER_HALF_CUT_OFF: DIRECTIONS,
+    FaultKind.DISK_REFUSES: [f"{error} {each}" for error in ERRORS for each in OPERATIONS],
+}
+"""The ways in which a fault of a kind strikes; runs must show all of them."""
 
 
 DISK_PATIENCE_SECONDS = 12.0
@@ -154,7 +165,6 @@ _FAILURES = (
     *[FailureKind.OTHER_CODE] * 2,
     FailureKind.SPEC,
 )
-_LASTING = {FaultKind.DISK_SLOW, FaultKind.HOST_THROTTLED}
 _FLAPPING = {FaultKind.MANAGER_FLAPS, FaultKind.WORKER_FLAPS}
 _OF_MESSAGES = {
     FaultKind.MESSAGES_LOST,
@@ -230,7 +240,6 @@ def _drawn(
     if kind is FaultKind.DISK_STALE or "ENOENT" in detail:
         seconds = min(seconds, UNSEEN_SECONDS)
     return Fault(
-        number=0,
         at_seconds=at_seconds,
         kind=kind,
         target=target,
@@ -252,7 +261,7 @@ def target_of(random: Random, kind: FaultKind, stage: Stage) -> str:
 
 def _amount(random: Random, kind: FaultKind, stage: Stage) -> float:
     """Draw a fault's `amount`, whose meaning depends on the kind; 0 if a kind has none."""
-    if kind in _LASTING:
+    if kind in SLOW_FILES:
         return log_uniform(random, 2.0, max(3.0, stage.slowest_factor))
     if kind in _FLAPPING:
         return log_uniform(random, 0.2, 10.0)
@@ -267,22 +276,20 @@ def _amount(random: Random, kind: FaultKind, stage: Stage) -> float:
 
 def detail_of(random: Random, kind: FaultKind, target: str, stage: Stage) -> str:
     """Draw where a process dies, what fails and how, or which host a link leads to."""
-    among: dict[FaultKind, Sequence[str]] = {
-        FaultKind.MANAGER_DIES_AT: DEATH_POINTS,
-        FaultKind.WORKER_DIES_AT: PHASES,
-        FaultKind.WORKER_WRONG: WRONG,
-        FaultKind.DAMAGED_MEANWHILE: [f"{what} of {stage.unlucky}" for what in DAMAGES],
-        FaultKind.LINK_CUT: stage.workers,
-        FaultKind.PREPARATION_FAILS: (ASKED_WRONGLY, "for another reason"),
-        FaultKind.MANAGER_HALF_CUT_OFF: DIRECTIONS,
-        FaultKind.WORKER_HALF_CUT_OFF: DIRECTIONS,
-    }
-    if kind in among:
-        return random.choice(among[kind])
-    if kind in {FaultKind.DISK_REFUSES, FaultKind.DISK_REFUSES_ONCE}:
-        host = random.choice(("", "", *stage.managers, *stage.workers))
-        return f"{random.choice(ERRORS)} {random.choice(OPERATIONS)} {host}".rstrip()
-    return _failure(random, target, stage.workers) if kind is FaultKind.ATTEMPT_FAILS else ""
+    match kind:
+        case FaultKind.DISK_REFUSES | FaultKind.DISK_REFUSES_ONCE:
+            host = random.choice(("", "", *stage.managers, *stage.workers))
+            return f"{random.choice(ERRORS)} {random.choice(OPERATIONS)} {host}".rstrip()
+        case FaultKind.DAMAGED_MEANWHILE:
+            return f"{random.choice(DAMAGES)} of {stage.unlucky}"
+        case FaultKind.LINK_CUT:
+            return random.choice(stage.workers)
+        case FaultKind.PREPARATION_FAILS:
+            return random.choice((ASKED_WRONGLY, "for another reason"))
+        case FaultKind.ATTEMPT_FAILS:
+            return _failure(random, target, stage.workers)
+        case _:
+            return random.choice(VARIANTS[kind]) if kind in VARIANTS else ""
 
 
 def _failure(random: Random, target: str, workers: Sequence[str]) -> str:

@@ -21,6 +21,7 @@ from downpour_lab.trials.faults import (
     DISK_PATIENCE_SECONDS,
     EVERYWHERE,
     SELDOM,
+    SLOW_FILES,
     TRANSFER_SECONDS_MAX,
     UNSEEN_SECONDS,
     Fault,
@@ -48,7 +49,6 @@ _BEGINNING_SECONDS = 3.0
 _SWARM_SHARE = 0.75
 _CANCELLED_SHARE = 0.1
 _PAUSED_SHARE = 0.2
-"""After an experiment is cancelled, later faults can't show anything in it."""
 _MANAGERS = ("manager-a", "manager-b")
 _SHARES = {
     FaultKind.MESSAGES_LOST: 0.5,
@@ -105,14 +105,11 @@ class Plan:
     @property
     def may_fail(self) -> set[str]:
         """The experiments that need not finish: cancelled, short of retries or with bad specs."""
-        # All workers that are here may be in quarantine.
-        wrong = any(fault.kind is FaultKind.WORKER_WRONG for fault in self.faults)
-        if wrong or any(map(_fails_experiments, self.faults)):
+        if any(map(_fails_experiments, self.faults)):
             return {name for name, _ in self.specs}
+        short = () if self.only_managers_end else self.specs
+        few = {name for name, spec in short if spec.retries < RETRIES_ENOUGH}
         cancelled = any(fault.kind is FaultKind.CANCELLED for fault in self.faults)
-        few = {name for name, spec in self.specs if spec.retries < RETRIES_ENOUGH}
-        if self.only_managers_end:
-            few = set()
         return few | ({self.specs[0][0]} if cancelled else set())
 
     @property
@@ -151,7 +148,9 @@ def _as_swarm(plan: Plan, random: Random) -> Plan:
         faults += _pauses(plan.seed, stage)
         faults += _wrong_workers(plan.seed, stage, specs)
     if any(spec.needs or spec.shard_needs for _, spec in specs):
-        faults = [_with_right_code(fault) for fault in faults]
+        # The only worker with the needed labels must not have other code.
+        other = FailureKind.OTHER_CODE
+        faults = [replace(f, detail=FailureKind.TASK) if f.detail == other else f for f in faults]
     if any(fault.kind is FaultKind.DAMAGED_MEANWHILE for fault in faults):
         specs = _with_an_unlucky_one(specs, unlucky)
     return replace(
@@ -165,7 +164,6 @@ def _pauses(seed: int, stage: Stage) -> list[Fault]:
     many = random.randint(1, 3) if random.random() < _PAUSED_SHARE else 0
     return [
         Fault(
-            number=0,
             at_seconds=random.uniform(0.0, stage.until_seconds),
             kind=FaultKind.PAUSED,
             seconds=log_uniform(random, 0.3, 60.0),
@@ -183,7 +181,6 @@ def _wrong_workers(
     kind = FaultKind.WORKER_WRONG
     return [
         Fault(
-            number=0,
             at_seconds=random.uniform(0.0, stage.until_seconds / 2),
             kind=kind,
             target=(target := target_of(random, kind, stage)),
@@ -191,12 +188,6 @@ def _wrong_workers(
         )
         for _ in range(many)
     ]
-
-
-def _with_right_code(fault: Fault) -> Fault:
-    """Let an attempt fail otherwise: the worker may be the only one with the needed labels."""
-    has_other = fault.detail == FailureKind.OTHER_CODE
-    return replace(fault, detail=FailureKind.TASK) if has_other else fault
 
 
 def _plan_of_all_kinds(seed: int) -> Plan:
@@ -248,14 +239,16 @@ def _numbered(faults: Sequence[Fault]) -> tuple[Fault, ...]:
 
 
 def _over_at_seconds(fault: Fault) -> float:
-    slows_down = fault.kind in {FaultKind.DISK_SLOW, FaultKind.HOST_THROTTLED} and fault.amount
+    slows_down = fault.kind in SLOW_FILES and fault.amount
     return fault.at_seconds + fault.seconds + (TRANSFER_SECONDS_MAX if slows_down else 0.0)
 
 
 def _fails_experiments(fault: Fault) -> bool:
     """Whether an experiment may end without a result if this fault strikes it."""
-    fails = fault.kind is FaultKind.ATTEMPT_FAILS and fault.detail in {FailureKind.SPEC, ALIKE}
-    return fails or fault.kind is FaultKind.PREPARATION_FAILS
+    if fault.kind is FaultKind.ATTEMPT_FAILS:
+        return fault.detail in {FailureKind.SPEC, ALIKE}
+    # All workers that are here may be in quarantine.
+    return fault.kind in {FaultKind.PREPARATION_FAILS, FaultKind.WORKER_WRONG}
 
 
 def _until_seconds(tasks: int, task_seconds: float, workers: Sequence[str]) -> float:
@@ -375,12 +368,9 @@ def _fault(random: Random, kind: FaultKind, stage: Stage) -> Fault:
     detail = detail_of(random, kind, target, stage) if varies else ""
     seconds = random.choice((0.5, 2.0, 5.0, 10.0)) * random.uniform(0.5, 1.5)
     return Fault(
-        number=0,
         at_seconds=random.uniform(0.0, stage.until_seconds),
         kind=kind,
         target=target,
-        # If a file stays unseen for longer than patience lasts, its reader believes that it is
-        # missing.
         seconds=min(seconds, UNSEEN_SECONDS) if "ENOENT" in detail else seconds,
         share=_SHARES.get(kind, 0.0) * random.random(),
         detail=detail,

@@ -23,12 +23,9 @@ from downpour.core.spec import ResolvedSpec
 from downpour.network.rpc.messages import messages
 from downpour.network.rpc.wire import kinds_of_refusals
 from downpour.record.record_lines import KINDS, RecordLine, kind_of
-from downpour_lab.simulated.disk import DAMAGES, ERRORS, OPERATIONS, Disk
+from downpour_lab.simulated.disk import Disk
 from downpour_lab.simulated.environment import Observation, Observer, Stories, What, WorkerAction
-from downpour_lab.simulated.manager import DEATH_POINTS
-from downpour_lab.simulated.threads import DIRECTIONS
-from downpour_lab.simulated.training import PHASES, WRONG
-from downpour_lab.trials.faults import Fault, FaultKind
+from downpour_lab.trials.faults import VARIANTS, Fault, FaultKind
 from downpour_lab.trials.plan import Plan
 
 
@@ -103,15 +100,6 @@ _FAMILIES: Mapping[str, tuple[Family, Callable[[ResolvedSpec], str]]] = {
     "aggregator": (families.AGGREGATORS, lambda spec: spec.aggregate.partition("(")[0]),
     "codec": (families.CODECS, lambda spec: spec.compression),
 }
-_VARIANTS: Mapping[FaultKind, Iterable[str]] = {
-    FaultKind.MANAGER_DIES_AT: DEATH_POINTS,
-    FaultKind.WORKER_DIES_AT: PHASES,
-    FaultKind.WORKER_WRONG: WRONG,
-    FaultKind.DAMAGED_MEANWHILE: DAMAGES,
-    FaultKind.MANAGER_HALF_CUT_OFF: DIRECTIONS,
-    FaultKind.WORKER_HALF_CUT_OFF: DIRECTIONS,
-    FaultKind.DISK_REFUSES: [f"{error} {each}" for error in ERRORS for each in OPERATIONS],
-}
 
 
 def catalogue() -> list[Happening]:
@@ -125,7 +113,7 @@ def catalogue() -> list[Happening]:
         "ending": [state for state in ExperimentState if state.ended],
         "worker": get_args(What),
         "fault": FaultKind,
-        "variant": [f"{kind}: {each}" for kind, of in _VARIANTS.items() for each in of],
+        "variant": [f"{kind}: {each}" for kind, of in VARIANTS.items() for each in of],
         "message": messages(),
         "refusal": kinds_of_refusals(),
     }
@@ -157,7 +145,7 @@ class Happenings(Observer):
         words = fault.detail.partition(" of ")[0]
         if fault.kind is FaultKind.DISK_REFUSES:
             words = " ".join(fault.detail.split()[:2])
-        if fault.kind in _VARIANTS:
+        if fault.kind in VARIANTS:
             self.counted["variant", f"{fault.kind}: {words}"] += 1
 
     def carried(self, message: str) -> None:

@@ -57,6 +57,8 @@ class Striking:
         self.struck(fault)
         if self._cut(fault) or self._impair(fault):
             return
+        if fault.kind in _ENDS:
+            cluster.away[fault.target] = fault.seconds
         if manager is not None:
             self._strike_manager(fault, manager)
         elif worker is not None:
@@ -68,8 +70,6 @@ class Striking:
 
     def _strike_manager(self, fault: Fault, manager: SimulatedManager) -> None:
         cluster = self._cluster
-        if fault.kind in _ENDS:
-            cluster.away[manager.host] = fault.seconds
         match fault.kind:
             case FaultKind.MANAGER_DIES:
                 manager.crash("")
@@ -101,10 +101,8 @@ class Striking:
         if experiment is not None and not experiment.life.state.ended:
             disk.damage(name, what)
 
-    def _strike_worker(self, fault: Fault, worker: SimulatedWorker) -> None:  # noqa: C901 - one arm a kind
+    def _strike_worker(self, fault: Fault, worker: SimulatedWorker) -> None:
         cluster = self._cluster
-        if fault.kind in _ENDS:
-            cluster.away[worker.host] = fault.seconds
         match fault.kind:
             case FaultKind.WORKER_DIES | FaultKind.WORKER_MACHINE_DIES:
                 worker.crash("", with_machine=fault.kind is FaultKind.WORKER_MACHINE_DIES)
@@ -195,7 +193,7 @@ class Striking:
     # All processes
 
     def _strike_all(self, fault: Fault) -> None:
-        disk = self._cluster.disk
+        disk, client = self._cluster.disk, self._cluster.client
         match fault.kind:
             case FaultKind.DISK_AWAY | FaultKind.DISK_REFUSES:
                 trouble = AWAY if fault.kind is FaultKind.DISK_AWAY else _trouble(fault)
@@ -206,10 +204,8 @@ class Striking:
             case FaultKind.LOCK_LOST:
                 disk.lose_lock()
             case FaultKind.CANCELLED:
-                client = self._cluster.client
                 client.begin(client.cancel, self._plan.specs[0][0])
             case FaultKind.PAUSED:
-                client = self._cluster.client
                 client.begin(client.pause, self._plan.specs[0][0], fault.seconds)
             case _:
                 self._change(fault)
@@ -275,20 +271,17 @@ class Cluster:
         step_loop: type[StepLoop] = StepLoop,
     ) -> None:
         self.clock = Clock()
-        random = Random(plan.seed)
-        self.network = Network(self.clock, random, plan.timings.deadline_seconds)
-        self.network.state.delay_seconds = plan.timings.network_seconds
-        self.disk = Disk(self.clock, random, plan.timings.disk)
-        timings = plan.timings
-        if machines is None:
-            machines = RandomMachines(plan.workers, timings, random)
+        random, timings = Random(plan.seed), plan.timings
+        self.network = Network(self.clock, random, timings.deadline_seconds)
+        self.network.state.delay_seconds = timings.network_seconds
+        self.disk = Disk(self.clock, random, timings.disk)
         self.environment = Environment(
             clock=self.clock,
             random=random,
             network=self.network,
             disk=self.disk,
             timings=timings,
-            machines=machines,
+            machines=machines or RandomMachines(plan.workers, timings, random),
             observer=observer(self.disk),
             tell=tell,
             predictor=predictor,
