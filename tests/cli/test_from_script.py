@@ -237,7 +237,7 @@ for epoch in range(3):
 
 
 def test_lines_of_what_is_missing_are_those_of_the_script(tmp_path: Path) -> None:
-    """An argument without default, and a loop whose examples are drawn in it."""
+    """An argument without default, a rate from a call, and examples that a loop draws."""
     script = """
 import argparse
 import torch
@@ -247,18 +247,21 @@ args = parser.parse_args()
 net = torch.nn.Linear(4, 2)
 data = torch.load(args.data)
 opt = torch.optim.SGD(net.parameters(), lr=0.1)
+rates = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 100, eta_min=least())
 for step in range(100):
     x = data[torch.randint(9, (8,))]
     net(x).mean().backward()
     opt.step()
+    rates.step()
 """
     found = Conversion(script, tmp_path / "train.py")
     whole = "examples() must return the examples of 'train' or 'test', of which loss() gets a batch"
     assert [one for one in found.checklist if MARK in one] == [
         f"{MARK}: epochs follows from no constant; set it in the spec",
+        f"{MARK}: final_rate follows from no constant; set it in the spec",
         f"line 5: {MARK}: data has no default: set it in the task",
-        f"line 10: {MARK}: {whole}",
-        f"line 11: {MARK}: loss() must take its examples from that batch",
+        f"line 11: {MARK}: {whole}",
+        f"line 12: {MARK}: loss() must take its examples from that batch",
     ]
 
 

@@ -72,7 +72,8 @@ class Conversion:
         self._schedulers = {n: x for n, x in made.items() if re.search(_SCHEDULERS, name_of(x))}
         trains = [x for x in made.values() if name_of(x) in reading.OPTIMIZERS or _networks_in(x)]
         self._optimizers = {n: x for n, x in made.items() if x in trains}
-        self._models = list(dict.fromkeys(x for one in trains for x in self._trained(one)))
+        trained = [_networks_in(x) or _networks_in(*self._slice(reads(x))) for x in trains]
+        self._models = list(dict.fromkeys(name for names in trained for name in names))
         self._rate = 1.0
         self.name = re.sub(r"\W", "_", path.stem).strip("_") + "_task"
         self._convert()
@@ -105,10 +106,6 @@ class Conversion:
                 pairs = zip(several.keys, several.values, strict=True)
                 found |= {self._value(name): value for name, value in pairs}
         return found
-
-    def _trained(self, call: ast.Call) -> list[str]:
-        """Return the names of the networks that an optimizer trains."""
-        return _networks_in(call) or _networks_in(*self._slice(reads(call)))
 
     def _slice(self, names: set[str], *stops: str) -> list[ast.stmt]:
         """Return the statements before the loop that names depend on."""
@@ -344,7 +341,9 @@ class Conversion:
             self.fields |= {"schedule": "step", "decay": values["gamma"]}
             self.fields["decay_every"] = values["step_size"]
         elif kind == "CosineAnnealingLR" and (by_batch or values["T_max"] == epochs):
-            self.fields |= {"schedule": "cosine", "final_rate": values["eta_min"] / self._rate}
+            least = values["eta_min"]
+            final = None if least is None else least / self._rate
+            self.fields |= {"schedule": "cosine", "final_rate": final}
             self._note(call, "CosineAnnealingLR: schedule = 'cosine' falls with each step")
         elif found := re.match(r"get_(linear|cosine)_schedule", kind):
             steps, total = values.get("num_warmup_steps"), values.get("num_training_steps")
