@@ -130,7 +130,7 @@ def _trained(
     remarks = [request.remark] if request.remark else []
     remarks += [] if workers is not None else [explained(spec, is_here=place.is_here)]
     display = ProgressDisplay(err(), line_seconds=LINE_SECONDS)
-    with _said_if_interrupted(display, options.shared), display:
+    with _said_if_interrupted(display, spec, options.shared), display:
         shown = SpecOnce(display.show, spec, remarks)
         watching = Watching(
             on_resolved=shown.resolved,
@@ -145,7 +145,7 @@ def _trained(
 
 
 @contextmanager
-def _said_if_interrupted(display: ProgressDisplay, shared: Path) -> Iterator[None]:
+def _said_if_interrupted(display: ProgressDisplay, spec: Spec, shared: Path) -> Iterator[None]:
     """Say how far an interrupted run came, and how to continue it."""
     try:
         yield
@@ -153,8 +153,10 @@ def _said_if_interrupted(display: ProgressDisplay, shared: Path) -> Iterator[Non
         last = display.last
         if last is not None and last.rounds_done:
             done = "{} of {} epochs are done".format(*last.epochs)
-            where = f" --shared {shared}" if shared != Path(DEFAULT_SHARED) else ""
-            note(f"{done}; `downpour run --resume {last.experiment}{where}` continues")
+            more = f" --shared {shared}" if shared != Path(DEFAULT_SHARED) else ""
+            modules = {name.partition(":")[0].partition(".")[0] for name in spec.factories.values()}
+            more += "".join(f" --allow {module}" for module in sorted(modules))
+            note(f"{done}; `downpour run --resume {last.experiment}{more}` continues")
         raise
 
 

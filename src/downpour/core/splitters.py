@@ -274,7 +274,10 @@ def split(
     parts = _shards_of(owners, shards) if known else []
     if not parts or not all(map(len, parts)):  # a package's splitter may return anything
         accepted = f"must give each of {count} examples a shard from 0 to {shards - 1}, and each "
-        raise SpecError("split", spec_split, f"{accepted}shard an example")
+        found = f"{owners.dtype} of shape {owners.shape}"
+        if owners.size and owners.dtype.kind in "iuf":
+            found += f", from {owners.min()} to {owners.max()}"
+        raise SpecError("split", spec_split, f"{accepted}shard an example; it returned {found}")
     return parts
 
 

@@ -159,6 +159,8 @@ def checked_command(text: str, field: str = "on_event") -> str:
     program = shutil.which(words[0])
     if program is None:
         accepted = f"no program {words[0]} here that this user may run"
+        if field == "notice":
+            accepted += "; a file needs an absolute path"
         raise SpecError(field, text, accepted)
     return shlex.join([str(Path(program).absolute()), *words[1:]])
 

@@ -86,6 +86,7 @@ def test_a_rule_may_be_any_function_of_the_differences(random: np.random.Generat
             r"3 weights must sum to 1, but they are \[1.0, 1.0, 1.0",
         ),
         (lambda _: [1.0], r"its 3 weights must sum to 1, but they are \[1.0\]"),
+        (lambda _: {0: 0.5, 1: 0.5}, "must return a tuple of weights, .* and it returned a dict"),
     ],
 )
 def test_an_aggregator_of_a_package_is_named(

@@ -344,6 +344,10 @@ class Observations:
                 membership_log.info("%s %s: %s", fact.worker, how, fact.reason)
             case out.Quarantined():
                 log.warning("%s failed an audit: %s", fact.worker, fact.reason)
+            case out.Rescheduled():
+                log.info("%s: %s", fact.experiment, fact.change)
+            case out.Concluded():
+                log.info("%s %s: %s", fact.experiment, fact.ending, fact.reason)
             case out.Contradicted():
                 log.warning("%s", line_of(fact))
 

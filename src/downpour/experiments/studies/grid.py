@@ -318,7 +318,9 @@ class Study:
         try:
             return cls(read_one(place))
         except FileMissing:
-            accepted = "must be a folder of `downpour grid`, or of one experiment"
+            here = "" if place.is_dir() else "no such folder; "
+            example = "of one experiment, such as shared_dir/experiments/ID"
+            accepted = f"{here}must be a folder of `downpour grid`, or {example}"
             raise SpecError("FOLDER", str(folder), accepted) from None
         except FileCorrupt as error:
             raise SpecError("FOLDER", str(folder), str(error)) from None

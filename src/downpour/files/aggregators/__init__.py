@@ -7,6 +7,7 @@ To add a rule, write a function in `passes.py` if it weighs updates, or a `Stati
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -31,13 +32,17 @@ AGGREGATORS: Mapping[str, Aggregator] = families.AGGREGATORS
 
 def weigh(rule: str, contributions: Sequence[Contribution]) -> Weights | Combine:
     """Apply the aggregator of that name, and check its results: a package may have brought it."""
-    weights = AGGREGATORS[rule](contributions)
+    weights: Any = AGGREGATORS[rule](contributions)
     if callable(weights):
         return partial(_combined, rule, weights)
+    if not isinstance(weights, tuple | list | np.ndarray):
+        kind = type(weights).__name__
+        accepted = f"must return a tuple of weights, or a function, and it returned a {kind}"
+        raise SpecError("aggregate", rule, accepted)
     if len(weights) != len(contributions) or not abs(math.fsum(weights) - 1) <= 1e-9:
         accepted = f"its {len(contributions)} weights must sum to 1, but they are {[*weights]}"
         raise SpecError("aggregate", rule, accepted)
-    return weights
+    return tuple(weights)
 
 
 def _combined(rule: str, combine: Combine, differences: Array) -> Array:

@@ -245,10 +245,9 @@ def _heading(result: Result) -> Text:
 def _closing(result: Result) -> Text:
     (total,) = seconds([result.total_seconds])
     word = "in" if result.state == "finished" else "after"
-    line = Text.assemble(
-        (one_line(result.state), _STATE_STYLES.get(result.state, "")), f" {word} {total} s"
-    )
-    if result.reason:
+    state = "paused" if result.reason == "paused" else result.state
+    line = Text.assemble((one_line(state), _STATE_STYLES.get(state, "")), f" {word} {total} s")
+    if result.reason != state and result.reason:
         line.append(f": {one_line(result.reason)}")
     spent = {
         "prepare": result.prepare_seconds,
