@@ -85,7 +85,7 @@ def test_a_splitter_of_a_package_is_named(
 ) -> None:
     """It leaves a shard empty or an example out, or returns something else."""
     monkeypatch.setattr(splitters, "SPLITTERS", {"class": lambda _: owners})
-    refusal = r"split = 'class': must give each of 3 examples a shard .* it returned \w+ of shape"
+    refusal = r"split = 'class': must give each of 3 examples a shard .* it returned \S+ of shape"
     with pytest.raises(SpecError, match=refusal):
         split("class", np.zeros(3, np.int64), 3, 2, 0)
 
