@@ -34,6 +34,7 @@ from downpour.files.store import (
     UpdateFormat,
     about_model,
     base_of,
+    compression_of,
     decode,
     decompressed,
 )
@@ -450,13 +451,14 @@ def refusing(reasons: dict[int, str], shard: int) -> Iterator[None]:
 
 def check_sound(update: ParameterFile, model: Mapping[str, Array], name: str) -> None:
     """Raise FileCorrupt if an update's file of this name holds numbers that no model may have."""
+    decoded = f"as {compression_of(update)} decodes it, "
     unsound = chain(
-        (tensor for tensor, numbers in decompressed(update) if not np.isfinite(numbers).all()),
+        ((tensor, decoded) for tensor, each in decompressed(update) if not np.isfinite(each).all()),
         (
-            tensor
+            (tensor, "")
             for tensor, numbers in update.tensors.items()
             if numbers.dtype.kind == "f" and not is_sound(numbers, model[tensor])
         ),
     )
-    if (tensor := next(unsound, None)) is not None:
-        raise FileCorrupt(name, f"tensor {tensor!r} holds NaN or infinity")
+    for tensor, how in unsound:
+        raise FileCorrupt(name, f"{how}tensor {tensor!r} holds NaN or infinity")

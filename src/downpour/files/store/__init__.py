@@ -33,6 +33,7 @@ from downpour.files.store.updates import (
     Work,
     about_model,
     base_of,
+    compression_of,
     decompressed,
     find_updates,
     model_metadata,
