@@ -178,6 +178,10 @@ def _wrong_workers(
     """Draw workers that compute wrong, by themselves, for plans that audit."""
     random = Random(f"wrong workers of {seed}")
     many = random.choice((0, 1, 1, 2)) if any(spec.audit for _, spec in specs) else 0
+    if any(spec.needs or spec.shard_needs for _, spec in specs):
+        # Only the first worker has all labels; in quarantine, it would be missing for ever.
+        stage = replace(stage, workers=stage.workers[1:])
+        many = many if stage.workers else 0
     kind = FaultKind.WORKER_WRONG
     return [
         Fault(

@@ -276,7 +276,9 @@ def _reschedule(state: SchedulerState, entry: out.Rescheduled) -> None:
 
 def _conclude(state: SchedulerState, entry: out.Concluded) -> None:
     experiment = state.experiments[entry.experiment]
-    # An experiment that finished or failed has done so by an earlier entry.
+    # An experiment that finished or failed has done so by an earlier entry. Then only its reason
+    # is new, because that may depend on workers.
+    experiment.reason = entry.reason
     if experiment.life.may("cancel"):
         experiment.asked_wrongly = entry.asked_wrongly
         cancelled = entry.ending is ExperimentState.CANCELLED
