@@ -179,7 +179,7 @@ def _wrong_workers(
     random = Random(f"wrong workers of {seed}")
     many = random.choice((0, 1, 1, 2)) if any(spec.audit for _, spec in specs) else 0
     if any(spec.needs or spec.shard_needs for _, spec in specs):
-        # Only the first worker has all labels; in quarantine, it would be missing for ever.
+        # Only the first worker has all labels; in quarantine, it would be missing to the end.
         stage = replace(stage, workers=stage.workers[1:])
         many = many if stage.workers else 0
     kind = FaultKind.WORKER_WRONG
