@@ -130,7 +130,10 @@ def find(
             with stored_records(place, experiment=whole) as copies:
                 if (copied := copies / whole).is_dir():
                     return FoundRecord(whole, None, read_record(copied / RECORD_NAME))
-        raise SpecError("ID", experiment, f"not in {shared or SHARED}, and {error}") from None
+        accepted = f"not in {shared or SHARED}, and {error}"
+        if not manager and here is not None and directory.experiments.is_dir():
+            accepted = f"no such experiment in {here}; `downpour list` shows all"
+        raise SpecError("ID", experiment, accepted) from None
 
 
 _TIMEOUT_SECONDS = 5.0
