@@ -242,8 +242,9 @@ def idle_auditors(
     state: SchedulerState, experiment: Experiment
 ) -> Iterator[tuple[Round, ShardTask, str]]:
     """Yield running tasks that will be audited, each with an idle worker that can do so now."""
-    if not experiment.audits:
+    if not (experiment.audits and state.workers.idle):
         return
+    allowed = state.idle_for(experiment)
     for current in experiment.rounds:
         for task in current.held if state.workers.idle else ():
             holder = state.workers.get(next(iter(task.held_by)))
@@ -252,7 +253,8 @@ def idle_auditors(
             if not (holder.audits_due or _is_drawn(state, experiment, current, task)):
                 continue
             its = holder.class_for(experiment.spec.device)
-            for worker in filter(None, map(state.workers.get, list(state.idle_for(experiment)))):
+            idle = [name for name in allowed if name in state.workers.idle]
+            for worker in filter(None, map(state.workers.get, idle)):
                 alike = its and worker.class_for(experiment.spec.device) == its
                 is_new = worker.name not in task.offer.failed_on
                 if alike and is_new and may_train(state, experiment, task, worker.name):

@@ -6,7 +6,7 @@ frequent, so they lead to a decision only once in a twentieth of a task. If many
 events are frequent, and we limit them, too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import accumulate
 from statistics import median
 from typing import assert_never
@@ -112,7 +112,7 @@ def _decide_on(
         # An action may close the round, but the policy decided the others for an open round.
         if current.complete:
             return
-        _do(state, experiment, current, action)
+        _do(state, experiment, current, action, view.idle)
 
 
 def _mistake(state: SchedulerState, current: Round, action: object) -> str:
@@ -146,10 +146,17 @@ def _tell_who_stands_by(
     experiment.told_standing_by = frozenset(lines)
 
 
-def _do(state: SchedulerState, experiment: Experiment, current: Round, action: base.Action) -> None:
+def _do(
+    state: SchedulerState,
+    experiment: Experiment,
+    current: Round,
+    action: base.Action,
+    idle: Collection[str],
+) -> None:
     match action:
         case base.Assignment():
-            _assign(state, experiment, current, action)
+            if action.worker in idle:  # the others are kept for an experiment before it
+                _assign(state, experiment, current, action)
         case base.Withdrawal():
             _withdraw(state, current, action)
         case base.Handoff():
@@ -173,7 +180,7 @@ def _assign(
     task = _task(current, action.shard)
     if task is None or not task.life.may("assign"):
         return
-    if action.worker not in state.idle_for(experiment) or not 0 < action.share <= 1:
+    if action.worker not in state.workers.idle or not 0 < action.share <= 1:
         return
     if not round_view.may_train(state, experiment, task, action.worker):
         return
