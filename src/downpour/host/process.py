@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import gc
 import logging
 import os
 import resource
@@ -115,6 +116,21 @@ def waiting_for_leave() -> Callable[[float], bool]:
         return False
 
     return wait
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Return a context for imports, in which Python looks for no garbage: what they make stays.
+
+    Looking took 0.8 of the 3.1 s in which torch and transformers are imported.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager

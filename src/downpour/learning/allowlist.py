@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from downpour.base.errors import SpecError
+from downpour.host.process import without_collections
 from downpour.learning.blame import describe_error
 
 VARIABLE = "DOWNPOUR_ALLOW"
@@ -104,7 +105,8 @@ def load_factory(
     """
     module_name = check_factory(field, name)
     try:
-        factory = getattr(importlib.import_module(module_name), name.partition(":")[2])
+        with without_collections():
+            factory = getattr(importlib.import_module(module_name), name.partition(":")[2])
     except Exception as error:
         raise SpecError(field, name, f"cannot be imported: {describe_error(error)}") from error
     if is_ready(factory):

@@ -122,7 +122,7 @@ def train_step(step: TrainingStep, optimizers: Optimizers, *ways: StepHelp | Non
 def settled(losses: Sequence[Tensor], model: nn.Module) -> Tensor:
     """Return a batch's loss from those of its parts; the gradients become those of its mean."""
     if not losses[0].dim():
-        return torch.stack(list(losses)).sum()
+        return losses[0] if len(losses) == 1 else torch.stack(list(losses)).sum()
     whole = torch.stack(list(losses)).sum(0)
     if len(losses) > 1:
         for value in model.parameters():
