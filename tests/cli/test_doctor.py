@@ -25,6 +25,19 @@ def test_a_folder_that_is_well_ends_with_status_0(downpour: Downpour, served: An
     assert max(map(len, outcome.out.splitlines())) <= 80
 
 
+def test_the_folders_own_manager_is_asked_without_its_address(
+    downpour: Downpour, served: Any, tmp_path: Path
+) -> None:
+    """The row says who answers; in a folder without a manager, it says so and nothing failed."""
+    shown = downpour("doctor", "--shared", served.shared)
+    assert shown.status == 0
+    words = " ".join(shown.out.split())
+    assert f"{served.address} runs downpour {VERSION} and has no workers" in words
+    assert "it is the manager's" in words
+    alone = downpour("doctor", "--shared", tmp_path)
+    assert (alone.status, "none leads here" in alone.out) == (0, True)
+
+
 def test_a_failed_check_ends_with_status_2(downpour: Downpour, served: Any, tmp_path: Path) -> None:
     """The row says what to change; for programs it is JSON."""
     words = ("doctor", "--shared", tmp_path, "--manager", served.address)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from downpour.base import options as base
-from downpour.base.errors import SpecError, require
+from downpour.base.errors import SpecError, Unreachable, require
 from downpour.base.options import argument, option
 from downpour.cli import common
 from downpour.cli.common import command
@@ -37,9 +37,10 @@ class _DoctorOptions:
     shared: Path | str = base.location()
     manager: str = option(
         "",
-        "Also check that this manager has the same shared directory.",
+        "Check that this manager has the same shared directory.",
         "HOST:PORT",
         variable="DOWNPOUR_MANAGER",
+        default="the one that leads there",
     )
     hosts: str | None = option(
         None,
@@ -96,16 +97,21 @@ def _reports(file: str | None, ssh_config: str | None, shared: Path | str) -> li
 
 def _findings(shared: Path | str, manager: str, credentials: Credentials) -> Mapping[str, Finding]:
     from downpour.cluster.doctor import diagnose
-    from downpour.network.rpc import ManagerClient, Trust, parse_address
+    from downpour.network.discovery import managers_for
+    from downpour.network.rpc import ManagerClient, Trust
 
     with ExitStack() as stack:
-        client = None
-        if manager:
-            where, trust = parse_address(manager, field="manager"), Trust.load(credentials)
-            client = ManagerClient(where, trust=trust, timeout_seconds=_TIMEOUT_SECONDS)
-            stack.enter_context(client)
+
+        def find() -> ManagerClient | None:
+            trust = Trust.load(credentials)
+            managers = managers_for(manager, shared, trust, timeout_seconds=_TIMEOUT_SECONDS)
+            with suppress(Unreachable):
+                return stack.enter_context(managers.first())
+            return None
+
+        named = find() if manager else None
         shown = stack.enter_context(err().status("looking"))
-        return diagnose(shared, client, lambda check: shown.update(f"checking: {check}"))
+        return diagnose(shared, named, lambda check: shown.update(f"checking: {check}"), find=find)
 
 
 def _print(findings: Mapping[str, Finding], reports: Sequence[HostReport]) -> None:

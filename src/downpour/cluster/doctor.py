@@ -157,12 +157,14 @@ def diagnose(
     manager: ManagerClient | None,
     on_begin: Callable[[str], None] = lambda _: None,
     *,
+    find: Callable[[], ManagerClient | None] = lambda: None,
     limit_seconds: float = 20.0,
 ) -> Findings:
     """Check a shared directory, and that it is the manager's; returns findings by check, in order.
 
     For an object store, named by its URL, this checks both the store and this machine's folder for
-    it. `on_begin` hears the name of each check. One that takes over `limit_seconds` fails.
+    it. `on_begin` hears the name of each check. One that takes over `limit_seconds` fails. Without
+    a `manager`, `find` returns the one that leads in a usable directory, or None.
     """
     place = seen_location(shared)
     root = place.root.expanduser().absolute()
@@ -197,9 +199,9 @@ def diagnose(
     findings["devices"] = probes.Attempts(limit_seconds, devices.late).make(devices.look)
     check("thrift", _thrift)
     on_begin("manager")
-    findings["manager"], info = _asked(manager)
-    if manager is not None and info is not None:
-        check("accelerators", partial(_accelerators, manager))
+    findings["manager"], asked, info = _asked(manager, find if usable else lambda: None)
+    if asked is not None:
+        check("accelerators", partial(_accelerators, asked))
     check("same folder", partial(_same_folder, place, info))
     return findings
 
@@ -284,14 +286,22 @@ def _thrift() -> probes.Finding:
     return probes.good("has its C extension")
 
 
-def _asked(manager: ManagerClient | None) -> tuple[probes.Finding, ManagerInfo | None]:
-    if manager is None:
-        return probes.unknown("name the manager with --manager"), None
+def _asked(
+    named: ManagerClient | None, find: Callable[[], ManagerClient | None]
+) -> tuple[probes.Finding, ManagerClient | None, ManagerInfo | None]:
+    """Return the finding and, if a manager answers, that manager and what it says of itself."""
     try:
+        manager = named or find()
+        if manager is None:
+            return probes.unknown("none leads here; --manager names another"), None, None
         info = manager.describe()
+        return _version(manager, info), manager, info
     except DownpourError as error:
-        return probes.bad(str(error), "start it there, or name another with --manager"), None
-    return _version(manager, info), info
+        if named is not None:
+            found = probes.bad(str(error), "start it there, or name another with --manager")
+        else:  # not a failure: a user may call the doctor between `down` and `up`
+            found = probes.doubtful(str(error), "needed only while a cluster runs")
+        return found, None, None
 
 
 def _accelerators(manager: ManagerClient) -> probes.Finding:
@@ -307,7 +317,8 @@ def _version(manager: ManagerClient, info: ManagerInfo) -> probes.Finding:
         return probes.bad(seen, "install the same version on both")
     if info.version != VERSION:
         return probes.doubtful(seen, f"this machine runs {VERSION}; the two are compatible")
-    return probes.good(seen)
+    workers = len(manager.status().workers)
+    return probes.good(f"{seen} and has {workers or 'no'} worker{'s' * (workers != 1)}")
 
 
 def _same_folder(place: SharedDirectory, info: ManagerInfo | None) -> probes.Finding:
