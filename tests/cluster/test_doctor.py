@@ -388,6 +388,14 @@ def test_the_keeper_the_manager_and_each_worker_have_a_row() -> None:
     assert rows[2].attempt == "round 1 shard 2 attempt 0"
 
 
+def test_a_cluster_that_a_notice_keeps_down_is_stopped() -> None:
+    """Nothing is missing or silent, and no row names a process that has ended."""
+    waiting = replace(CLUSTER, state="waiting")
+    rows = list(cluster_processes(waiting, LEADER, None, is_kept=True))
+    assert [row.state for row in rows] == ["waiting", "stopped", "stopped", "stopped"]
+    assert [row.pid for row in rows] == [7, 0, 0, 0]
+
+
 def test_a_cluster_that_was_killed_says_so() -> None:
     """Its manager does not answer, so the check cannot name its workers."""
     rows = list(cluster_processes(CLUSTER, None, None, is_kept=False))

@@ -42,6 +42,7 @@ def test_the_status_of_a_running_experiment_says_the_time_left() -> None:
     assert _said(play) == "about 9 min left (8 to 10)"
     play.happen(on.ExperimentCancelled, experiment="one", reason="enough")
     assert _said(play) == ""
+    assert time_left((110.0, 120.0, 130.0)) == "about 2 min left"
 
 
 def _said(play: Play) -> str:

@@ -341,7 +341,8 @@ def ps(options: _PsOptions, credentials: Credentials) -> None:
         say(f"no cluster is up in {options.shared}")
     if cluster is not None and not options.as_json:
         if cluster.trouble:
-            say(f"the supervisor restarts it: {cluster.trouble}")
+            when = " when that is gone" if cluster.state == "waiting" else ""
+            say(f"{cluster.trouble}; the supervisor restarts the cluster{when}")
         if not is_kept:
             say("its supervisor has died, and the rest with it; `downpour up` restarts it")
     if cluster is not None and not is_kept:

@@ -224,7 +224,7 @@ def test_a_narrow_terminal_costs_the_addresses_first(width: int) -> None:
 def test_nothing_to_show_is_said() -> None:
     """An empty manager is no empty screen."""
     empty = rendered(status_view(Status(change=0)))
-    assert empty == "no experiment is active; `downpour list` shows all\n\nno workers yet\n"
+    assert empty == "no experiment is active; `downpour list` shows all\n\nno workers now\n"
     assert rendered(experiments_table([])) == "no experiments yet\n"
 
 

@@ -36,14 +36,14 @@ class ClusterInfo:
     `on` is the launcher's name. Its supervisor is the process `pid` of the machine `hostname`.
     `workers` are the names of the wanted workers, and `registered` the names that the manager knows
     by now, with their `devices`. `token_file` may be relative to the directory, and is empty if
-    calls need no token. `trouble` gives the reason for a restart.
+    calls need no token. `trouble` gives the reason for a restart, or for waiting with it.
     """
 
     format: int = FORMAT
     on: str
     hostname: str
     pid: int
-    state: Literal["starting", "up", "stopping"] = "starting"
+    state: Literal["starting", "up", "waiting", "stopping"] = "starting"
     workers: tuple[str, ...] = ()
     registered: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
@@ -160,7 +160,10 @@ def cluster_processes(
     `cluster` is the supervisor's last description, if there is a supervisor; `is_kept` says whether
     that lives. `leader` leads in the shared directory, and `status` is its answer, if it gave one.
     """
+    silent, missing = "does not answer", "unknown"
     if cluster is not None:
+        if is_kept and cluster.state == "waiting":
+            leader, silent, missing = None, "stopped", "stopped"
         yield ClusterProcess(
             role="supervisor",
             hostname=cluster.hostname,
@@ -172,7 +175,7 @@ def cluster_processes(
         name=leader.addresses[0] if leader and leader.addresses else "",
         hostname=leader.hostname if leader else "",
         pid=leader.pid if leader else 0,
-        state="up" if status is not None else "does not answer",
+        state="up" if status is not None else silent,
     )
     seen = {worker.worker: worker for worker in (status.workers if status is not None else ())}
     for name, worker in seen.items():
@@ -187,5 +190,5 @@ def cluster_processes(
         )
     for name in cluster.workers if cluster is not None else ():
         if name not in seen:
-            state = "starting" if status is not None else "unknown"
+            state = "starting" if status is not None else missing
             yield ClusterProcess(role="worker", name=name, state=state)

@@ -214,10 +214,9 @@ class Supervisor:
                 except LaunchError as error:
                     if not self._told.manager:  # it has never been up, so its user still waits
                         raise
-                    is_taken = isinstance(error, MachineTaken)
-                    trouble = f"{error}; it waits until that is gone" if is_taken else str(error)
+                    trouble, waits = str(error), isinstance(error, MachineTaken)
                 log.warning("%s; the supervisor restarts it", trouble)
-                self._tell(state="starting", trouble=trouble)
+                self._tell(state="waiting" if waits else "starting", trouble=trouble)
                 while not restarts.is_due() or notice_stands(self._plan.notice):
                     seconds = NOTICE_SECONDS if restarts.is_due() else LOOK_SECONDS
                     if self._wait_for_stop(seconds) is not None:

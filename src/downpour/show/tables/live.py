@@ -51,7 +51,7 @@ def status_view(status: Status) -> RenderableType:
         parts.append(Text(manager, style="dim"))
     # Without a manager, the status comes from a record, which does not know who works now.
     recorded = status.experiment is not None and not status.pid
-    absence = "its manager does not answer here" if recorded else "no workers yet"
+    absence = "its manager does not answer here" if recorded else "no workers now"
     workers = _Fitting(partial(_workers, status), _DISPENSABLE)
     parts.append(workers if status.workers else Text(absence, style="dim"))
     rest = len(status.workers) - _ROWS_MAX
@@ -163,7 +163,8 @@ def time_left(left_seconds: Sequence[float]) -> str:
     alike = {text.lstrip("0123456789") for text in (low, middle, high)}
     if len(alike) == 1 and " h" not in middle:
         low, high = low.partition(" ")[0], high.partition(" ")[0]
-    return f"about {middle} left ({low} to {high})"
+    whole = f"about {middle} left"
+    return f"{whole} ({low} to {high})" if low != high else whole
 
 
 @dataclass(frozen=True, slots=True)
