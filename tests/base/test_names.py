@@ -261,6 +261,9 @@ MORE = """
 [downpour.policies]
 gone = no_such_module:GONE
 
+[downpour.policy]
+mine = others:MINE
+
 [downpour.commands]
 hello = others:hello
 gone = no_such_module:GONE
@@ -403,6 +406,8 @@ def test_a_package_that_cannot_be_imported_costs_one_line(downpour: Command) -> 
     reason = "(ModuleNotFoundError: No module named 'no_such_module')"
     gone = f"policy = 'gone': cannot be imported from no_such_module:GONE {reason}"
     assert wrong.stderr == f"downpour: {gone}\n"
+    misplaced = "a package has it in the group downpour.policy, but it must be in downpour.policies"
+    assert downpour("run", "--policy", "mine").stderr.endswith(f"; {misplaced}\n")
 
 
 @pytest.mark.slow

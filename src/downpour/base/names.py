@@ -347,8 +347,17 @@ class Family(Mapping[str, Any]):
                 limits = f"{wanted.name} above 0 and below {wanted.below:g}"
                 raise SpecError(field, name, f"must be {known}({wanted.name}), {limits}")
             return text
-        meant = did_you_mean(text, self.examples)
+        meant = self._misplaced(text) or did_you_mean(text, self.examples)
         raise SpecError(field, name, f"must be {_listed(self.accepted)}{meant}")
+
+    def _misplaced(self, name: str) -> str:
+        """Name a group with a typo, such as `downpour.policy`, in which a package has the name."""
+        points = _entry_points()
+        groups = (group for group in points.groups if group.startswith("downpour"))
+        for group in groups if name else ():
+            if points.select(group=group, name=name):
+                return f"; a package has it in the group {group}, but it must be in {self.group}"
+        return ""
 
     def described(self) -> str:
         """Return all values in words, each with its note."""
