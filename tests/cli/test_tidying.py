@@ -113,9 +113,12 @@ def test_old_experiments_and_their_data_go(downpour: Downpour, shared: Path) -> 
     assert not list(shared.glob(".*"))
 
 
-def test_nothing_goes_if_one_of_several_is_needed(refused: Refused, shared: Path) -> None:
+@pytest.mark.parametrize("begins_from", ["done-1/model-000003-bb.safetensors", "done-1@best"])
+def test_nothing_goes_if_one_of_several_is_needed(
+    refused: Refused, shared: Path, begins_from: str
+) -> None:
     """An experiment that runs is refused, and one that another will begin from."""
-    running = add(shared, "running-2", ending=None, init_from="done-1/model-000003-bb.safetensors")
+    running = add(shared, "running-2", ending=None, init_from=begins_from)
     lock = lock_file(running / RUN_LOCK_NAME)
     line = refused("rm", "running-2", "--unfinished", "--shared", shared)
     assert "has not ended; Ctrl-C in its `downpour run` ends it" in line

@@ -6,6 +6,7 @@ from another one has its own copies.
 """
 
 import os
+import re
 import secrets
 import shutil
 from collections import Counter, defaultdict
@@ -152,7 +153,7 @@ class Housekeeper:
         for name in self._going:
             submitted = self._first(name, SubmittedLine)
             spec = submitted.spec if submitted is not None else {}
-            begins_from = str(spec.get("init_from") or "").partition("/")[0]
+            begins_from = re.split("[@/]", str(spec.get("init_from") or ""))[0]
             if begins_from == experiment and name != experiment:
                 raise SpecError("ID", experiment, f"{name} begins from it, and has not ended")
 

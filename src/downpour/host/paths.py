@@ -75,8 +75,14 @@ def checked_url(field: str, url: str) -> str:
     return url.rstrip("/")
 
 
+_OF_MODEL_FILES = {".safetensors", ".pt", ".pth", ".bin", ".onnx"}
+
+
 def empty_folder(field: str, folder: Path) -> Path:
-    """Return an empty folder; create it if it is missing."""
+    """Return an empty folder for a model; create it if it is missing."""
+    if folder.suffix in _OF_MODEL_FILES and not folder.exists():
+        accepted = "must be a folder; the file in it will be model.safetensors"
+        raise SpecError(field, str(folder), accepted)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):

@@ -157,6 +157,8 @@ def test_without_a_folder_it_makes_one_that_bears_the_experiments_name(
     assert (outcome.status, outcome.err) == (0, "")
     assert (tmp_path / f"{result.experiment}-export" / "model.safetensors").is_file()
     assert "is not empty" in command("export", result.experiment, "--shared", shared).err
+    of_torch = command("export", result.experiment, "--to", "model.pt", "--shared", shared)
+    assert "must be a folder; the file in it will be model.safetensors" in of_torch.err
 
 
 def test_nothing_is_overwritten(
