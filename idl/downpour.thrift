@@ -334,7 +334,7 @@ struct WorkerStatus {
   15: optional list<string> differs
   /** How many accelerators its machine has. */
   16: i32 cards = 0
-  /** Why it gets no task of the active experiment; absent if it may get one. */
+  /** Why it gets no task of the experiment that is shown; absent if it may get one. */
   17: optional string unfit_because
 }
 

@@ -10,6 +10,7 @@ COMMANDS: list[tuple[str, ...]] = [
     ("predictor frob", "No such command 'frob'"),
     ("predictor train TRACES", "Missing option '--out'"),
     ("evaluate x --task-options a", "task_options = 'a'", "KEY=VALUE"),
+    ("run --mode-options {k=1}", "mode_options = '{k=1}'", "KEY=VALUE without braces"),
     ("run --allow lab.py:f", "allow = 'lab.py:f'", "a module's name"),
     ("replay none-1 --shared DIR", "ID = 'none-1': no such experiment in "),
     ("replay ../x --shared DIR", "ID = '../x': must be an experiment's ID"),

@@ -200,8 +200,8 @@ def _value(name: str, typed: Any) -> Any:
 
 def _pair(name: str, item: str) -> tuple[str, Any]:
     key, equals, value = item.partition("=")
-    if not equals or not key:
-        raise SpecError(name, item, "must be KEY=VALUE")
+    if not equals or not key or item.startswith("{"):
+        raise SpecError(name, item, "must be KEY=VALUE without braces, once for each key")
     if len(value) > _DIGITS_MAX and value.isdecimal():  # TOML's reader takes it for a text
         raise SpecError(f"{name}.{key}", value, f"must have at most {_DIGITS_MAX} digits")
     return key, _as_toml(value)

@@ -271,7 +271,7 @@ class WorkerStatus:
     stands_by: bool = False  # it trains nothing, and `saves` predicts the effect of its help
     differs: tuple[str, ...] = ()  # its last report about different versions of packages
     cards: int = 0  # the accelerators of its machine
-    unfit_because: str = ""  # why it gets no task of the active experiment
+    unfit_because: str = ""  # why it gets no task of the experiment shown
 
     def __repr__(self) -> str:
         """Describe the worker and its task in one line."""

@@ -3248,7 +3248,7 @@ class WorkerStatus(object):
      - stands_by: It trains nothing; `saves` predicts the effect of its help.
      - differs: Packages whose versions differ from the manager's, as the worker reported.
      - cards: How many accelerators its machine has.
-     - unfit_because: Why it gets no task of the active experiment; absent if it may get one.
+     - unfit_because: Why it gets no task of the experiment that is shown; absent if it may get one.
 
     """
     thrift_spec: typing.Any = None
