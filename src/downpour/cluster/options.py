@@ -166,21 +166,25 @@ HASH_SEED = "PYTHONHASHSEED"
 ONE_HASH_SEED = {HASH_SEED: "0"}
 
 
+_WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
+"""Idle threads sleep, and those of GNU's OpenMP look about first, for some tens of microseconds.
+
+Seconds of 20 steps of a small GPT-2 with two threads, on two cores (virtual, AMD EPYC): with these
+2.2, and 4.3 beside one busy process; if they sleep at once 2.6 and 3.8; by default 2.1 and 8.3. A
+small convolutional network trains 13,000 samples a second, sleeping at once 10,700.
+"""
+
+
 def training_environment(threads: int) -> dict[str, str]:
     """Return the variables of a process that trains, or prepares a training; torch reads them."""
-    return ONE_HASH_SEED | {
-        "OMP_NUM_THREADS": str(threads),
-        "MKL_NUM_THREADS": str(threads),
-        # Measured with two threads on two cores, beside one busy process. Training alone reaches
-        # 1500 samples a second. Beside that process it reached 165 without this setting, and 680 to
-        # 765 with it. On a quiet machine the setting costs 5 to 6 %.
-        "OMP_WAIT_POLICY": "PASSIVE",
-    }
+    numbers = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    return ONE_HASH_SEED | numbers | _WAITING
 
 
 def wait_passively() -> None:
-    """Let idle threads sleep, in a process that has not loaded torch yet."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    """Let idle threads sleep soon, in a process that has not loaded torch yet."""
+    for name, value in _WAITING.items():
+        os.environ.setdefault(name, value)
 
 
 def keep_memory() -> None:

@@ -48,6 +48,7 @@ Environment=PYTHONHASHSEED=0
 Environment=OMP_NUM_THREADS=2
 Environment=MKL_NUM_THREADS=2
 Environment=OMP_WAIT_POLICY=PASSIVE
+Environment=GOMP_SPINCOUNT=1000
 Environment="DOWNPOUR_TOKEN_FILE=/our lab/100%%/token"
 ExecStart=PYTHON -m downpour.cli worker --shared "/our lab/100%%" --name %H-%i \
 --accept-code --place %i

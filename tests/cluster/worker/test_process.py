@@ -74,11 +74,11 @@ print(faults() - faults())
 """
 
 
-def test_threads_wait_without_spinning() -> None:
-    """The variables name the spec's threads, and a passive wait."""
+def test_threads_soon_sleep() -> None:
+    """The variables name the spec's threads, and a short wait before they sleep."""
     variables = training_environment(3)
     assert variables["OMP_NUM_THREADS"] == "3"
-    assert variables["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert (variables["OMP_WAIT_POLICY"], variables["GOMP_SPINCOUNT"]) == ("PASSIVE", "1000")
 
 
 def test_launched_processes_hash_alike() -> None:
