@@ -169,9 +169,12 @@ ONE_HASH_SEED = {HASH_SEED: "0"}
 _WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
 """Idle threads sleep, and those of GNU's OpenMP look about first, for some tens of microseconds.
 
-Seconds of 20 steps of a small GPT-2 with two threads, on two cores (virtual, AMD EPYC): with these
-2.2, and 4.3 beside one busy process; if they sleep at once 2.6 and 3.8; by default 2.1 and 8.3. A
-small convolutional network trains 13,000 samples a second, sleeping at once 10,700.
+Measured with two threads on two virtual cores (AMD EPYC), by 20 steps of a small GPT-2, alone and
+beside a busy process:
+
+- with these: 2.2 s and 4.3 s
+- asleep at once: 2.6 s and 3.8 s
+- the libraries' default: 2.1 s and 8.3 s
 """
 
 
