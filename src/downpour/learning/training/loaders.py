@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-import os
 import signal
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from functools import cache, partial
 from math import ceil
+from multiprocessing import forkserver
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from threading import Thread
@@ -186,7 +186,6 @@ def _begin(_: int) -> None:
     # A terminal's Ctrl-C goes to all processes; the worker decides when its loaders end.
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    machine.let_be_killed_first(os.getpid())
     # Examples and collations behave as in the worker. Torch's collation would otherwise put each
     # batch into shared memory, and fail where that is full.
     worker._worker_info = None  # noqa: SLF001 - no public name sets it
@@ -328,12 +327,14 @@ class Loaders:
         return self._asked(self._step), iter(loader)
 
     def _start(self, count: int) -> None:
-        most = max(1, machine.free_memory() // max(1, machine.own_memory()))
+        # The process that forks them imports torch as well.
+        most = max(0, machine.free_memory() // max(1, machine.own_memory()) - 1)
         if most < count:
             log.warning("memory has room for %d of %d loaders", most, count)
         self._count = min(count, most)
-        self._starting = Thread(target=self._started, args=(self._count,), daemon=True)
-        self._starting.start()
+        if self._count:
+            self._starting = Thread(target=self._started, args=(self._count,), daemon=True)
+            self._starting.start()
 
     def _started(self, count: int) -> None:
         # Of more processes than cores: a user asked for them.
@@ -355,11 +356,14 @@ class Loaders:
         before = _children()
         self._requests.remaining = iter([self._examples] * count)
         try:
+            server: Any = forkserver._forkserver  # noqa: SLF001 - no public name tells its process
+            server.ensure_running()
+            machine.let_be_killed_first(server._forkserver_pid)  # noqa: SLF001 - and what it forks
             batches = iter(loader)
             with suppress(StopIteration):
                 while True:
                     _awaited(batches)
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, EOFError) as error:
             log.warning("loaders cannot be started: %s", error)
             return
         if not self._is_closed:
