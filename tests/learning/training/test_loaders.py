@@ -96,7 +96,7 @@ def test_a_loader_prepares_the_batch_and_the_generators_of_the_worker(tmp_path: 
     """Examples draw from all three generators, and the step goes on from there."""
     task = loaded(tmp_path, "Noisy")
     prepared = _Batches(source(task, tmp_path))[request(1, 2, 5)]
-    assert prepared is not None
+    assert isinstance(prepared, _Prepared)
     assert prepared.drawn is not None
     training = begin(task)
     training._randomness.seed = SEED
@@ -133,7 +133,8 @@ def test_a_loader_tells_digests_again_if_batches_may_be_lost(
 
     def told(asked: BatchRequest) -> int:
         prepared = batches[asked]
-        return 0 if prepared is None else len(prepared.digests)
+        assert isinstance(prepared, _Prepared)
+        return len(prepared.digests)
 
     first = told(request(40, 41))
     assert told(request(42, step=4)) == 1
@@ -144,25 +145,28 @@ def test_a_loader_tells_digests_again_if_batches_may_be_lost(
 def test_generators_that_nothing_draws_from_are_not_sent(tmp_path: Path) -> None:
     """Their states would be twelve kilobytes with each batch."""
     prepared = _Batches(source(loaded(tmp_path, "Plane"), tmp_path))[request(1)]
-    assert prepared is not None
+    assert isinstance(prepared, _Prepared)
     assert prepared.drawn is None
 
 
-@pytest.mark.parametrize("name", ["Raises", "Unsendable"])
-def test_what_a_loader_cannot_give_the_worker_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("Raises", 'the disk is gone; example 7 of "train"'), ("Unsendable", "cannot pickle")],
+)
+def test_a_loader_says_why_it_cannot_give_a_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, reason: str
 ) -> None:
-    """An example that fails, or that no process can send."""
+    """An example fails, or no process can send it; so the worker reads the batch."""
     task = loaded(tmp_path, f"reading_tasks:{name}")
     monkeypatch.setattr("reading_tasks.FAILING", {7})
-    assert _Batches(source(task, tmp_path))[request(7)] is None
+    assert reason in str(_Batches(source(task, tmp_path))[request(7)])
 
 
 def test_a_loader_refuses_code_that_was_not_submitted(tmp_path: Path) -> None:
     """A file that has changed since then would give other examples; the worker has the old ones."""
     task = loaded(tmp_path, "Plane")
-    assert _Batches(source(task, tmp_path))[request(1)] is not None
-    assert _Batches(source(task, tmp_path, "0" * 64))[request(1)] is None
+    assert isinstance(_Batches(source(task, tmp_path))[request(1)], _Prepared)
+    assert "has changed since" in str(_Batches(source(task, tmp_path, "0" * 64))[request(1)])
 
 
 @pytest.mark.slow

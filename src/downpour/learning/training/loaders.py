@@ -134,8 +134,8 @@ def _restored(content: bytes, dtype: torch.dtype, *place: Any) -> Tensor:
     return torch.empty(0, dtype=dtype).set_(memory.untyped_storage(), *place)
 
 
-class _Batches(Dataset[_Prepared | None]):
-    """The batches of requests, in a loader; None if the worker must read one on its own."""
+class _Batches(Dataset[_Prepared | str | None]):
+    """The batches of requests, in a loader; or why the worker must read one on its own."""
 
     def __init__(self, source: Callable[[], LoadedTask]) -> None:
         self._source = source
@@ -146,7 +146,7 @@ class _Batches(Dataset[_Prepared | None]):
     def __reduce__(self) -> Any:
         return _Batches, (self._source,)
 
-    def __getitem__(self, request: BatchRequest | str) -> _Prepared | None:
+    def __getitem__(self, request: BatchRequest | str) -> _Prepared | str | None:
         try:
             if isinstance(request, str):  # to get ready
                 self._task().examples(request)
@@ -160,8 +160,8 @@ class _Batches(Dataset[_Prepared | None]):
             if not self._can_be_sent:  # torch's queue would drop it, and leave the worker waiting
                 ForkingPickler.dumps(prepared)
                 self._can_be_sent = True
-        except blame.users_errors():
-            return None
+        except blame.users_errors() as error:
+            return blame.describe_error(error)
         self._told = request.seed, request.step, len(digests)
         return prepared
 
@@ -206,7 +206,7 @@ class _Requests:
         return self.remaining
 
 
-def _awaited(batches: Iterator[_Prepared | None]) -> _Prepared | None:
+def _awaited(batches: Iterator[_Prepared | str | None]) -> _Prepared | str | None:
     """Return the next batch; raises RuntimeError if a loader has ended, or all are silent."""
     began = perf_counter()
     while True:
@@ -214,9 +214,10 @@ def _awaited(batches: Iterator[_Prepared | None]) -> _Prepared | None:
             return next(batches)
         except RuntimeError as error:
             # Torch looks whether loaders live only when it has waited in vain.
-            is_late = str(error).startswith("DataLoader timed out")
-            if not is_late or perf_counter() - began >= _SILENT_SECONDS:
+            if not str(error).startswith("DataLoader timed out"):
                 raise
+            if perf_counter() - began >= _SILENT_SECONDS:
+                raise RuntimeError(f"no batch came for {_SILENT_SECONDS:.0f} s") from None
 
 
 class Loaders:
@@ -246,9 +247,9 @@ class Loaders:
         self._step = 0
         self._starting: Thread | None = None
         self._loader: DataLoader[Any] | None = None
-        self._batches: tuple[Iterator[BatchRequest], Iterator[_Prepared | None]] | None = None
+        self._batches: tuple[Iterator[BatchRequest], Iterator[_Prepared | str | None]] | None = None
         self._failures = 0
-        self._is_closed = self._is_short = False
+        self._is_closed = self._is_short = self._is_refused = False
         self.pids: set[int] = set()
         if count:
             self._start(count)
@@ -309,8 +310,12 @@ class Loaders:
         except StopIteration:
             return None
         except (RuntimeError, OSError, EOFError) as error:  # a loader ended, or does not answer
-            self._fail(str(error))
+            self._fail(f"{error} (examples {indices.min()} to {indices.max()})")
             return None
+        if isinstance(prepared, str):
+            if not self._is_refused:
+                log.warning("a loader cannot give a batch, so this process reads it: %s", prepared)
+            self._is_refused, prepared = True, None
         if prepared is not None:
             self._loaded.note_blocks(prepared.digests)
         if not np.array_equal(request.indices, indices):
@@ -322,7 +327,7 @@ class Loaders:
 
     def _ahead(
         self, loader: DataLoader[Any]
-    ) -> tuple[Iterator[BatchRequest], Iterator[_Prepared | None]]:
+    ) -> tuple[Iterator[BatchRequest], Iterator[_Prepared | str | None]]:
         self._requests.remaining = self._asked(self._step)
         return self._asked(self._step), iter(loader)
 
@@ -376,7 +381,7 @@ class Loaders:
         self._end()
         self._failures += 1
         if self._failures < _FAILURES_MAX:
-            log.warning("a loader has ended, and new ones are started: %s", line)
+            log.warning("loaders are started again: %s", line)
             self._start(self._count or 1)
         else:
             log.warning("loaders have ended %d times; the worker reads on its own", self._failures)
