@@ -381,7 +381,7 @@ class Loaders:
         self._end()
         self._failures += 1
         if self._failures < _FAILURES_MAX:
-            log.warning("loaders are started again: %s", line)
+            log.warning("new loaders start: %s", line)
             self._start(self._count or 1)
         else:
             log.warning("loaders have ended %d times; the worker reads on its own", self._failures)
