@@ -195,7 +195,7 @@ class Improved(ExperimentFact):
     model: values.PublishedFile | None
 
 
-Change = Literal["paused", "continued", "prioritized", "set aside", "begun beside"]
+Change = Literal["paused", "continued", "prioritized", "set aside", "begun beside another"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
