@@ -18,8 +18,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from queue import Empty, Full, Queue, SimpleQueue
@@ -131,6 +132,23 @@ def without_collections() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+PACKAGES = "DOWNPOUR_PACKAGES"
+"""The variable that tells a worker what its tasks will import, separated by spaces."""
+
+
+def import_packages(names: Iterable[str]) -> None:
+    """Import each `module`, or `module:name`, ahead of its use.
+
+    An import that fails is no error here: the process that needs the package reports it.
+    """
+    for name in names:
+        module, _, attribute = name.partition(":")
+        with suppress(Exception, SystemExit), without_collections():
+            package = import_module(module)
+            if attribute and not hasattr(package, attribute):
+                import_module(f"{module}.{attribute}")
 
 
 @contextmanager

@@ -13,11 +13,18 @@ import torch
 
 from downpour.base.errors import NonFinite, SpecError
 from downpour.base.values import PublishedFile, Snapshot, Update
+from downpour.cluster.launchers import forkserver
 from downpour.cluster.options import ONE_HASH_SEED, training_environment
 from downpour.cluster.worker.attempt import HandOverStop, TaskCancelled, TaskControl
-from downpour.cluster.worker.process import WorkerMetrics, advertised, listening_host
+from downpour.cluster.worker.process import (
+    WorkerMetrics,
+    _get_ready,
+    advertised,
+    listening_host,
+)
 from downpour.cluster.worker.task_runner import TaskRunner
 from downpour.host.machine import SystemSampler
+from downpour.host.process import PACKAGES
 from downpour.network.rpc import parse_address
 from downpour.network.rpc.messages import TaskMessage
 from tests.specs import plain_update
@@ -79,6 +86,19 @@ def test_threads_soon_sleep() -> None:
     variables = training_environment(3)
     assert variables["OMP_NUM_THREADS"] == "3"
     assert (variables["OMP_WAIT_POLICY"], variables["GOMP_SPINCOUNT"]) == ("PASSIVE", "1000")
+
+
+def test_a_worker_on_an_accelerator_gets_ready_while_it_is_idle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fork server tells it what to import; here `meta` stands for the accelerator."""
+    monkeypatch.setenv(PACKAGES, "")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "yarn_ahead.py").write_text("held = 1")
+    forkserver._import_packages(["missing_everywhere", "yarn_ahead:held"])
+    del sys.modules["yarn_ahead"]  # it is a new process
+    _get_ready("meta")
+    assert "yarn_ahead" in sys.modules
 
 
 def test_launched_processes_hash_alike() -> None:

@@ -39,7 +39,13 @@ from downpour.cluster.launchers import Ended, LaunchPlan
 from downpour.cluster.options import ManagerOptions, WorkerOptions, training_environment
 from downpour.host.child import Child
 from downpour.host.paths import without_credentials
-from downpour.host.process import end_session, end_with_parent, set_up_log
+from downpour.host.process import (
+    PACKAGES,
+    end_session,
+    end_with_parent,
+    import_packages,
+    set_up_log,
+)
 from downpour.learning.blame import ending_told
 
 if TYPE_CHECKING:
@@ -391,20 +397,14 @@ _SAFE_LOOK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 
 def _import_packages(names: Sequence[str]) -> bool:
-    """Import packages; return false if the import began a thread, which no fork would have.
-
-    An import that fails is no error here: the process that needs the package reports it.
-    """
+    """Import packages; return false if that began a thread, which no fork would have."""
     is_set = _SAFE_LOOK in os.environ
     os.environ.setdefault(_SAFE_LOOK, "1")
-    for name in names:
-        module, _, attribute = name.partition(":")
-        with suppress(Exception, SystemExit):
-            package = import_module(module)
-            if attribute and not hasattr(package, attribute):
-                import_module(f"{module}.{attribute}")
+    import_packages(names)
     if not is_set:
         del os.environ[_SAFE_LOOK]
+    # A worker on an accelerator is a new process.
+    os.environ[PACKAGES] = " ".join(names)
     return threading.active_count() == 1
 
 

@@ -13,7 +13,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -99,6 +99,7 @@ def run_worker(
         ready(here, agent.manager, options.device)
         if endpoint is not None:
             measured(endpoint.start().url)
+        Thread(target=_get_ready, args=(options.device,), daemon=True).start()
         agent.run(alone_seconds=options.alone_seconds or math.inf)
 
 
@@ -120,6 +121,19 @@ def _heed(
 
     if options.notice:
         Thread(target=wait, args=(notice_at(options.notice),), daemon=True).start()
+
+
+def _get_ready(device: str) -> None:
+    """Import what tasks will need, and open the device; both take seconds, before any task is here.
+
+    A fork has imported the packages already.
+    """
+    process.import_packages(os.environ.get(process.PACKAGES, "").split())
+    if device != CPU:
+        import torch
+
+        with suppress(RuntimeError):  # a task meets it again, and reports it
+            torch.empty(1, device=device)
 
 
 def listening_host(manager: Address) -> str:
