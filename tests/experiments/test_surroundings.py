@@ -10,7 +10,13 @@ from downpour.base.errors import SpecError
 from downpour.base.names import Devices
 from downpour.core.spec import Spec
 from downpour.experiments import surroundings
-from downpour.experiments.surroundings import cuts_of, explained, shards_for, workers_for
+from downpour.experiments.surroundings import (
+    cuts_of,
+    explained,
+    idle_cores,
+    shards_for,
+    workers_for,
+)
 from downpour.learning import accelerators, auto
 from tests.cluster.manager.conftest import Cluster, cluster, options
 from tests.specs import plain_spec
@@ -64,6 +70,25 @@ def test_this_machines_accelerators_have_a_worker_each(
     spec = Spec.make(fields)
     assert workers_for(spec) == int(workers.split(maxsplit=1)[0])
     assert explained(spec, is_here=True) == f"{workers}, {why}; --workers takes another number"
+
+
+@pytest.mark.parametrize(
+    ("fields", "workers", "said"),
+    [
+        ({}, 1, "only 1 of 4 cores will compute; --threads 4 takes all"),
+        ({"shards": 2}, None, "only 2 of 4 cores will compute; --threads 2 takes all"),
+        ({"shards": 3}, None, ""),
+        ({"threads": 4}, 1, ""),
+        ({"inside": {"processes": 2}}, 1, "only 2 of 4 cores will compute; --threads 2 takes all"),
+        ({"inside": {"how": "auto"}, "shards": 2}, 1, ""),
+    ],
+)
+def test_idle_cores_are_told(fields: dict[str, Any], workers: int | None, said: str) -> None:
+    """A plain script computes with all cores; here each worker takes as many as it has threads."""
+    spec = Spec.make(fields)
+    line = idle_cores(spec, workers, is_here=True)
+    assert line == (f"{said}, and changes the model's bytes" if said else "")
+    assert not idle_cores(spec, workers, is_here=False)
 
 
 @pytest.mark.parametrize(

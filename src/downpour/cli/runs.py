@@ -122,13 +122,14 @@ def _trained(
 ) -> Result:
     """Train, and show the progress; leave out the spec if a program reads the output."""
     from downpour.experiments.following import Watching
-    from downpour.experiments.surroundings import explained
+    from downpour.experiments.surroundings import explained, idle_cores
     from downpour.experiments.training import train
     from downpour.show.tables.live import LINE_SECONDS, ProgressDisplay
 
     spec, quiet = request.spec, options.as_json or options.as_csv
     remarks = [request.remark] if request.remark else []
     remarks += [] if workers is not None else [explained(spec, is_here=place.is_here)]
+    remarks += filter(None, [idle_cores(spec, workers, is_here=place.is_here)])
     display = ProgressDisplay(err(), line_seconds=LINE_SECONDS)
     with _said_if_interrupted(display, spec, options.shared), display:
         shown = SpecOnce(display.show, spec, remarks)

@@ -106,6 +106,21 @@ def explained(spec: Spec, *, is_here: bool) -> str:
     return f"{workers} worker{'s' * (workers != 1)}, {why}{also}; --workers takes another number"
 
 
+def idle_cores(spec: Spec, workers: int | None, *, is_here: bool) -> str:
+    """Say that half of this machine's cores or more will be idle, and what uses them; else nothing.
+
+    A plain script computes with all of them, but a worker with one thread: its number decides the
+    bytes.
+    """
+    number, cores = workers_for(spec, workers, is_here=is_here), usable_cores()
+    used = number * spec.threads * spec.inside.processes
+    if not is_here or _cards(spec) or spec.inside.how == "auto" or 2 * used > cores:
+        return ""
+    all_of = cores // number // spec.inside.processes
+    more = f"--threads {all_of} takes all, and changes the model's bytes"
+    return f"only {used} of {cores} cores will compute; {more}"
+
+
 def _cards(spec: Spec) -> int:
     """Return how many accelerators serve the spec; processes that share a batch need cores."""
     shares_batches = spec.inside.processes > 1
