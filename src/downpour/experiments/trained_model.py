@@ -222,6 +222,9 @@ def _read_inputs(
             names = tuple(map(str, range(len(x))))
         else:
             files = _images(path)
+            if not dataset.images:
+                accepted = "must be a .npz or .npy file, because the model takes no images"
+                raise SpecError("dataset", path.name, accepted)
             x = decoded_images(files, dataset.train.x.shape[-1], spec.image_size)
             names = tuple(file.name for file in files)
         return datasets.examples_like(x, dataset, given), names
@@ -234,6 +237,8 @@ def _of_folder(given: Spec, path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
             log.warning("%s: %s", path.name, remark)
     if has_test_part(path):
         return arrays.test_x, arrays.test_y
+    if not len(arrays.test_x):  # so few that none was held out
+        return arrays.train_x, arrays.train_y
     both = (arrays.train_x, arrays.test_x), (arrays.train_y, arrays.test_y)
     return np.concatenate(both[0]), np.concatenate(both[1])
 
@@ -408,5 +413,7 @@ def _own(trained: TrainedModel, data: Path | None, options: Mapping[str, Any]) -
     spec = spec.replace(task_options={**spec.task_options, **options})
     with theirs(spec, 'examples("test") fails'):
         samples = limited(len(own_task(spec).examples("test")), spec, "test")
+    if not samples:
+        raise SpecError("task", spec.task, 'examples("test") has none to evaluate on')
     facts = replace(_NO_DATA.facts, test_samples=samples)
     return task_of(replace(trained, spec=spec), replace(_NO_DATA, facts=facts))

@@ -180,7 +180,10 @@ def _form(field: str, name: str) -> str:
 def _not_allowed(field: str, name: str) -> SpecError:
     allowed = f"modules under {', '.join(allowed_prefixes())}" if allowed_prefixes() else "none"
     module = name.partition(":")[0]
-    ways = f"`--allow {module}`, or downpour.allow({module!r}) in Python"
+    ways = (
+        f"`--allow {module}`, downpour.allow({module!r}) in Python, or {VARIABLE}={module} where a "
+        "manager or worker starts"
+    )
     accepted = f"{VARIABLE} allows {allowed} on this machine; allow it with {ways}"
     if _lies_under(name.partition(":")[0], _OWN):
         accepted = f"a part of Downpour is not a factory; give its {field}s by name alone"

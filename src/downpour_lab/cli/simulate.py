@@ -170,7 +170,8 @@ def simulate(context: typer.Context, options: SimulateOptions) -> None:
     or lose their connection; messages and files come late, twice or not at all. If a run violates a
     check, the command prints the smallest set of faults that reproduces it and the command that
     reruns it. The exit status is then 1. One seed in a hundred runs twice and must give the same
-    run. Finally, the command lists every message, event and fault that never occurred.
+    run. Finally, the command names the messages, events and faults that never occurred, or, after
+    few seeds, says how many.
 
     With --workers, the command estimates rounds and updates per hour, and the updates' staleness,
     in any mode and with any policy. Nothing fails unless --deaths-an-hour asks for it.

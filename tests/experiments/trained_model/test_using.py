@@ -28,6 +28,7 @@ from downpour.experiments.trained_model import (
 )
 from tests.cli.conftest import Downpour, own_signals
 from tests.cli.conftest import downpour as command
+from tests.experiments.trained_model.conftest import run_here
 
 __all__ = ["command", "own_signals"]
 
@@ -79,6 +80,11 @@ def test_a_folder_of_images_is_measured(
         Image.fromarray(image[..., 0]).save(tmp_path / str(label) / f"{number}.png")
     (tmp_path / "0" / "notes.txt").touch()
     assert measure(trained, data=tmp_path).loss == pytest.approx(measure(trained).loss)
+    few = tmp_path / "few"  # of which a training would hold out none
+    for name in "01":
+        (few / name).mkdir(parents=True)
+        shutil.copy(next((tmp_path / name).glob("*.png")), few / name)
+    assert measure(trained, data=few).samples == 2
     [line] = [record.getMessage() for record in caplog.records]
     assert line.endswith("files that are not read as examples: 1 .txt (such as 0/notes.txt)")
 
@@ -379,6 +385,17 @@ def test_what_is_no_input_is_told_in_one_line(
     assert "\n" not in str(refused.value)
 
 
+def test_a_model_of_numbers_takes_no_pictures(tmp_path: Path) -> None:
+    """The line says what it takes."""
+    x, y = np.eye(8, 3, dtype="f4"), np.arange(8) % 2
+    np.savez(tmp_path / "set.npz", x=x, y=y, x_test=x, y_test=y)
+    fields = {"dataset": "npz", "data_path": str(tmp_path / "set.npz"), "model": "mlp"}
+    trained = find(run_here(downpour.Spec.make(fields), tmp_path), tmp_path)
+    Image.new("L", (8, 8)).save(tmp_path / "x.png")
+    with pytest.raises(SpecError, match=r"x.png'.* a \.npz or \.npy file, because .* no images"):
+        predict(trained, str(tmp_path / "x.png"))
+
+
 @pytest.mark.usefixtures("allowed")
 def test_numbers_of_one_prediction_are_columns(
     command: Downpour, own: downpour.Result, shared: Path, monkeypatch: pytest.MonkeyPatch
@@ -407,6 +424,8 @@ def test_a_task_predicts_a_part_of_its_examples(own: downpour.Result, shared: Pa
     with torch.no_grad():
         expected = model(x)[:, 0].tolist()
     assert [row["output"] for row in rows] == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    with pytest.raises(SpecError, match=r'examples\("test"\) has none to evaluate on'):
+        measure(trained, options={"rows": 0})
     with pytest.raises(SpecError, match=r'examples\("no"\) fails: .*regression.py:\d+ in examples'):
         predict(trained, "no")
 
