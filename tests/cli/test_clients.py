@@ -135,6 +135,14 @@ def test_a_manager_that_took_over_elsewhere_is_found_through_its_folder(
     assert line == f"{nobody} cannot be reached: Connection refused"
 
 
+def test_a_folder_that_is_not_there_is_named(refused: Refused, tmp_path: Path) -> None:
+    """A mistyped path would else look like a cluster that is down."""
+    line = refused("status", "--shared", tmp_path / "nowhere")
+    assert "no manager leads in" in line
+    assert "there is no such folder" in line
+    assert "no such folder" not in refused("status", "--shared", tmp_path)
+
+
 def test_without_a_manager_the_directory_is_listed(downpour: Downpour, tmp_path: Path) -> None:
     """From records alone, where no manager was named; what is no experiment is left out."""
     seen = "--shared", str(tmp_path)

@@ -107,20 +107,31 @@ def test_skipped_checks_are_not_called_good(tmp_path: Path) -> None:
     assert is_healthy(alone)
 
 
-def test_a_file_in_the_folders_place_and_one_that_may_not_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The row says which, and what to change."""
+def test_a_file_in_the_folders_place_is_none(tmp_path: Path) -> None:
+    """The row says so."""
     (tmp_path / "file").write_bytes(b"")
     assert "not a folder" in diagnose(tmp_path / "file", None)["folder"].seen
 
-    def denied(*_: object, **__: object) -> None:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    monkeypatch.setattr(Path, "mkdir", denied)
+@pytest.mark.parametrize(
+    ("number", "seen", "change"),
+    [
+        (errno.EACCES, "not writable", f"let user {os.geteuid()} write there"),
+        (errno.ENOSPC, "full", "make room"),
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_told_with_its_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, seen: str, change: str
+) -> None:
+    """The row says why, and what to change."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "mkdir", fails)
     found = diagnose(tmp_path, None)["folder"]
-    assert "not writable" in found.seen
-    assert found.change == f"let user {os.geteuid()} write there"
+    assert seen in found.seen
+    assert found.change == change
 
 
 def test_a_manager_that_is_not_there_is_a_row(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from downpour.base.options import argument, flag
 from downpour.cli import common
 from downpour.cli.common import SHARED, command
 from downpour.cli.printing import note, say
-from downpour.host.paths import Credentials
+from downpour.host.paths import Credentials, is_object_store
 
 if TYPE_CHECKING:
     from downpour.experiments.client import Client
@@ -71,6 +71,8 @@ def client_of(
         where = f" --shared {shared}" if shared else ""
         named = "--manager" if shared else "--manager or --shared"
         hint = f"start one with `downpour manager{where}`, or name one with {named}"
+        if shared and not is_object_store(shared) and not Path(shared).exists():
+            hint = f"there is no such folder; {hint}"
         raise Unreachable(error.address, f"{error.reason}; {hint}") from error
 
 

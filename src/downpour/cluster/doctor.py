@@ -242,7 +242,11 @@ def _made(look: Check, remedy: str) -> probes.Finding:
         return look()
     except (OSError, DownpourError) as error:
         reason = explain(error) if isinstance(error, OSError) else str(error)
-        return probes.bad(reason, "make room" if "full (" in reason else remedy)
+        return probes.bad(reason, _room_or(remedy, reason))
+
+
+def _room_or(remedy: str, reason: str) -> str:
+    return "make room" if "full (" in reason else remedy
 
 
 def _folder(root: Path, probe: Path) -> probes.Finding:
@@ -256,7 +260,9 @@ def _folder(root: Path, probe: Path) -> probes.Finding:
         probe.mkdir()
         (probe / "written").write_bytes(b"x")
     except OSError as error:
-        return probes.bad(f"{root}: {explain(error)}", f"let user {os.geteuid()} write there")
+        reason = explain(error)
+        remedy = _room_or(f"let user {os.geteuid()} write there", reason)
+        return probes.bad(f"{root}: {reason}", remedy)
     return probes.good(f"{root}, writable")
 
 
