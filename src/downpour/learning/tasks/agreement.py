@@ -36,7 +36,8 @@ class TaskData:
     `labels` has shape (train_samples,), int64, or is None if examples have no classes.
     `block_ends` [blocks], int64, are the indices that follow the blocks of training examples, or
     None if the order does not depend on blocks. An epoch mixes `window_blocks` of them at a time.
-    `files` are the fingerprints of the files of each part, if its examples tell them.
+    `files` are the fingerprints of each part's files, empty if its examples tell none; the files of
+    a part that is absent are not compared.
     """
 
     facts: DatasetFacts

@@ -152,7 +152,8 @@ def _check_examples(
     here = limited(len(examples), spec, part)
     if here != count:
         raise UnfitWorker(f"{spec.task} has {here} {part} examples here, but {count} elsewhere")
-    if fingerprint_of(examples) != data.files.get(part, ""):
+    files = fingerprint_of(examples)
+    if files != data.files.get(part, files):
         raise UnfitWorker(f"{spec.task}: the files of its {part} examples are different here")
     sketches = list(data.sketches[part].items())
     if number is not None and sketches:
