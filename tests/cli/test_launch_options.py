@@ -131,7 +131,7 @@ def test_a_table_gives_a_count_as_a_number_or_as_text(
         ('[launch]\non = "ss"\n', ("on = 'ss'", "must be local")),
         ("[launch]\nworkers = 1.5\n", ("launch.workers = 1.5", "must be a whole number")),
         ("[launch]\nloaders = -1\n", ("loaders = '-1'", "auto or a whole number from 0 to")),
-        ("[launch]\nloaders = true\n", ("launch.loaders = True", "must be text")),
+        ("[launch]\nloaders = 1.5\n", ("loaders = '1.5'", "auto or a whole number from 0 to")),
         ("[launch]\nworkers = 0\n", ("workers = 0", "at least 1")),
         ('[launch]\npartition = "all"\n', ("partition = 'all'", "needs --on slurm")),
         (

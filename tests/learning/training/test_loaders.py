@@ -16,16 +16,19 @@ from torch.utils._pytree import tree_leaves
 
 from downpour.base.errors import FileCorrupt
 from downpour.base.values import Part
+from downpour.host import machine
 from downpour.learning import numerics
 from downpour.learning.tasks.batches import batch_of
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training import evaluation
+from downpour.learning.training import loaders as training_loaders
 from downpour.learning.training.evaluation import evaluate_on
 from downpour.learning.training.loaders import (
     BatchRequest,
     Loaders,
     _Batches,
     _Prepared,
+    _ReadingCost,
     load_again,
 )
 from downpour.learning.training.loop import LocalTask, ShardTraining
@@ -189,6 +192,24 @@ def test_the_bytes_do_not_depend_on_the_number_of_loaders(
         loaders = helped(task, count)
         assert len(loaders.pids) == count
         assert [checksums(begin(task, steps, loaders)) for steps in (6, 4)] == expected
+
+
+@pytest.mark.parametrize(
+    ("share", "idle", "count"),
+    [(0.04, 3, 0), (0.5, 0.2, 0), (0.3, 3, 2), (0.5, 1, 1), (0.9, 1, 2), (0.9, 9, 4)],
+)
+def test_loaders_pay_off_where_reading_takes_long_and_a_core_is_idle(
+    monkeypatch: pytest.MonkeyPatch, share: float, idle: float, count: int
+) -> None:
+    """On four cores; a worker that mostly reads leaves them its own core, too."""
+    seconds, cost = 0.0, _ReadingCost()
+    monkeypatch.setattr(machine, "usable_cores", lambda: 4)
+    monkeypatch.setattr(training_loaders, "perf_counter", lambda: seconds)
+    monkeypatch.setattr(training_loaders, "_idle_seconds", lambda: idle * seconds)
+    while (wanted := cost.wanted()) is None:
+        seconds += 1
+        cost.reading_seconds += share
+    assert wanted == count
 
 
 @pytest.mark.slow

@@ -401,8 +401,8 @@ def checked_table(table: Mapping[str, Any], file: Path, *, takes_workers: bool) 
         if name not in kinds:
             hint = did_you_mean(name, kinds, before="") or f"there are {', '.join(kinds)}"
             raise SpecError(f"launch.{name}", value, f"no such option; {hint}")
-        if name in counts and type(value) is int:
-            value = str(value)  # noqa: PLW2901 - the command line gives it as text, too
+        if name in counts:
+            value = str(value)  # noqa: PLW2901 - the command line gives it as text, and it is checked
         try:
             checked[name] = TypeAdapter(kinds[name]).validate_python(value, strict=True)
         except ValidationError:

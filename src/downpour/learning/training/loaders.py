@@ -409,8 +409,10 @@ class _ReadingCost:
         if share < _CHEAP_SHARE or self.reading_seconds < _CHEAP_SECONDS * (self._steps - 1):
             return 0
         needed = ceil(share / max(1 - share, 1 / LOADERS_MAX)) + 1
-        cores = min((_idle_seconds() - self._idle) / whole, machine.usable_cores() - 1)
-        return min(needed, round(cores), LOADERS_MAX)
+        idle = round(min((_idle_seconds() - self._idle) / whole, machine.usable_cores() - 1))
+        # A worker that mostly reads will leave its own core to them. On two cores, one loader alone
+        # would read no faster than the worker did.
+        return min(needed, idle and idle + round(share), LOADERS_MAX)
 
 
 def loaders_for(loaded: LoadedTask, reading: Reading, examples: str = "train") -> Loaders | None:
