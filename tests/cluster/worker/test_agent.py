@@ -23,11 +23,14 @@ from downpour.base.errors import (
     FileMissing,
     IncompatiblePeer,
     NonFinite,
+    OtherDirectory,
     OutOfMemory,
     Refused,
     SharedDirectoryError,
     SpecError,
     UnfitWorker,
+    Unreachable,
+    Untrusted,
 )
 from downpour.base.states import FailureKind
 from downpour.base.values import (
@@ -43,7 +46,7 @@ from downpour.cluster.worker.agent import ShownWorker, WorkerAgent
 from downpour.cluster.worker.attempt import HandOverStop, TaskCancelled, TaskControl
 from downpour.files.store import SharedDirectory
 from downpour.host.machine import SystemSampler
-from downpour.network.rpc import WorkerClient, serve_worker
+from downpour.network.rpc import Address, WorkerClient, serve_worker
 from downpour.network.rpc.generated import ttypes
 from downpour.network.rpc.messages import TaskMessage
 from downpour.network.rpc.server import Server
@@ -407,6 +410,28 @@ def test_a_worker_that_is_alone_for_too_long_leaves(desk: Any) -> None:
         desk.server.stop()
         office.thread.join(PATIENCE_SECONDS)
         assert not office.thread.is_alive()
+
+
+@pytest.mark.parametrize("error", [Unreachable, Untrusted, IncompatiblePeer, OtherDirectory])
+def test_a_worker_turns_away_from_an_address_where_somebody_else_answers(
+    desk: Any, office: Office, error: type[Exception]
+) -> None:
+    """Of a manager's many addresses, some lead elsewhere from a worker's machine."""
+
+    class Stranger:
+        address = Address("172.17.0.1", 1)
+
+        def heartbeat(self, _: object) -> None:
+            raise error("there", "somebody else answers")
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    office.agent._find_manager = lambda: desk.client
+    office.agent._manager = Stranger()  # type: ignore[assignment]
+    while not desk.manager.beats.empty():
+        desk.manager.beats.get()
+    assert desk.manager.beats.get(timeout=PATIENCE_SECONDS).worker == office.agent.name
 
 
 def test_a_drained_worker_finishes_and_says_goodbye(desk: Any, office: Office) -> None:

@@ -17,7 +17,14 @@ from queue import Empty, SimpleQueue
 from threading import Lock, Timer
 
 from downpour.base import VERSION, values
-from downpour.base.errors import DownpourError, IncompatiblePeer, Unreachable, listed
+from downpour.base.errors import (
+    DownpourError,
+    IncompatiblePeer,
+    OtherDirectory,
+    Unreachable,
+    Untrusted,
+    listed,
+)
 from downpour.base.states import Failure, FailureKind
 from downpour.cluster.worker import attempt as attempts
 from downpour.core.node import worker as node
@@ -36,6 +43,11 @@ _BLOCKS_NAMED = 3
 
 RunTask = Callable[[messages.TaskMessage, attempts.TaskControl], values.Update]
 FindManager = Callable[[], ManagerClient | None]
+
+
+_NOT_OURS = Unreachable | Untrusted | IncompatiblePeer | OtherDirectory
+"""Errors of an address where nobody answers, or another program, or another cluster's manager. Many
+hosts have the same addresses, such as Docker's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,18 +335,18 @@ class WorkerAgent:
     # The heartbeat, in a separate thread
 
     def _beat(self, alone_seconds: float) -> None:
-        heard, heard_seconds = True, self.threads.now()
+        told, heard_seconds = set[type[Exception]](), self.threads.now()
         while self._wait_to_beat():
             try:
                 self._beat_once()
-                heard, heard_seconds = True, self.threads.now()
+                told, heard_seconds = set(), self.threads.now()
             except DownpourError as error:
-                # Warn at the first failure only, because a manager may be away for long.
-                level = logging.WARNING if heard else logging.INFO
+                # Warn at the first failure of a kind, because a manager may be away for long.
+                level = logging.INFO if type(error) in told else logging.WARNING
                 log.log(level, "%s: the heartbeat failed, will retry: %s", self.name, error)
-                heard = False
+                told.add(type(error))
                 with self._lock:
-                    actions = self._node.beat_failed(unreachable=isinstance(error, Unreachable))
+                    actions = self._node.beat_failed(unreachable=isinstance(error, _NOT_OURS))
                 self._do(actions)
                 if self.threads.now() - heard_seconds >= alone_seconds:
                     log.warning("%s: no manager for %.0f s, leaving", self.name, alone_seconds)
