@@ -115,7 +115,7 @@ def test_the_precision_and_the_device_are_known_from_the_spec_and_the_registrati
     """A worker with a card trains a spec for the CPU there; an unnamed device is unknown."""
     story = Story()
     story.happen(on.WorkerJoined(at_seconds=11.0, worker="cid", device="cuda:1"))
-    story.beat(12.0)
+    story.publish(12.0, "bob")
     assert story.forecaster.forecasts(12.5) is not None
     kinds = {w: {n for n in f if "_" in n and f[n] == 1.0} for w, f in story.oracle.asked}
     assert kinds["ada"] == {"precision_float32"}
@@ -176,7 +176,7 @@ def test_the_part_that_a_slow_worker_did_is_learned_from_too(story: Story) -> No
 
 def test_it_forecasts_once_a_second(story: Story) -> None:
     """Not without news, and not before each round: where rounds are short, that would cost most."""
-    story.beat(11.0)
+    story.beat(11.0, steps=1)
     assert story.forecaster.forecasts(11.0) is not None
     assert story.forecaster.forecasts(20.0) is None
     story.beat(20.1)
@@ -189,10 +189,19 @@ def test_it_forecasts_once_a_second(story: Story) -> None:
     assert story.forecaster.forecasts(21.2) is not None
 
 
+def test_nothing_is_forecast_before_any_worker_has_reported_or_finished(story: Story) -> None:
+    """All that is known then is the machines of the traces, whose tasks took 19 s."""
+    for at in (11.0, 13.0):
+        story.beat(at)
+        assert story.forecaster.forecasts(at) is None
+    story.publish(13.5, "bob")
+    assert story.forecaster.forecasts(13.5) is not None
+
+
 def test_nobody_who_wants_to_know_nothing_is_forecast() -> None:
     """`wait` does not look."""
     story = Story(watches=False)
-    story.beat(11.0)
+    story.beat(11.0, steps=1)
     assert story.forecaster.forecasts(12.0) is None
 
 
@@ -200,7 +209,7 @@ def test_a_predictor_that_fails_is_set_aside_with_one_warning(
     story: Story, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Training goes on without."""
-    story.beat(11.0)
+    story.beat(11.0, steps=1)
     story.oracle.broken = True
     assert story.forecaster.forecasts(12.0) is None
     story.publish(13.0, "ada")
@@ -211,6 +220,7 @@ def test_a_predictor_that_fails_is_set_aside_with_one_warning(
 
 def test_start_up_is_not_learned(story: Story) -> None:
     """It happens once: the next task must not be expected to take that long."""
+    story.beat(10.5, "bob", steps=1)
     begins = Progress(attempt=attempt("ada"), steps_done=0, steps_total=0, elapsed_seconds=0.0)
     for at in (11.0, 17.0):
         story.happen(

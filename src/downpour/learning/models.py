@@ -409,6 +409,8 @@ def _check_kept(name: str, value: object, spec: Spec) -> None:
         accepted = f"keeps {name}, a {type(value).__name__}; Downpour only sends tensors"
     elif is_lazy(value):
         accepted = f"{name} still has no size after the network has seen examples"
+        if spec.task is not None:
+            accepted = f"{name} has no size: call the network once in model(), as with zeros"
     elif value.dtype in _EXCHANGED and accelerators.is_plain(value):
         return
     else:

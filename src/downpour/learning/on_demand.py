@@ -191,6 +191,8 @@ def transforms(steps: Sequence[str]) -> Callable[[Any], Any]:
     """
     from torchvision.transforms import v2
 
+    if isinstance(steps, str):
+        raise SpecError("transforms", steps, "must be a list of texts")
     return v2.Compose([_made(step, v2) for step in steps])  # type: ignore[no-any-return]
 
 

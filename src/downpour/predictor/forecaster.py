@@ -117,7 +117,7 @@ class Forecaster:
         self._usual_samples = 0.0
         self._update_bytes: dict[str, int] = {}
         self._wanted = False
-        self._news = False
+        self._news = self._has_evidence = False
         self._forecast_at: float | None = None
 
     def follow(self, core: Scheduler, event: on.Event, output: Output) -> None:
@@ -176,6 +176,7 @@ class Forecaster:
         for progress in running:
             if machine.task is not None and machine.task.attempt == progress.attempt:
                 machine.task.report(progress, at_seconds, machine.state)
+                self._has_evidence |= bool(machine.task.reports)
 
     def assigned(
         self, worker: str, attempt: AttemptId, samples: int, began_at: float, at_seconds: float
@@ -224,6 +225,9 @@ class Forecaster:
         too_soon = last is not None and at_seconds - last < between
         if self._predictor is None or not self._wanted or not self._news or too_soon:
             return None
+        # Until a worker has reported or finished, a forecast would be the usual time of the traces.
+        if not self._has_evidence:
+            return None
         self._news, self._forecast_at = False, at_seconds
         busy = {name: (m, m.task) for name, m in self._machines.items() if m.task is not None}
         # Two kinds of requests. For every worker, busy or not: the time for a shard of the usual
@@ -268,6 +272,7 @@ class Forecaster:
         return task
 
     def _observe(self, worker: str, features: Features, seconds: float) -> None:
+        self._has_evidence = True
         if self._predictor is not None:
             try:
                 self._predictor.observe(worker, features, seconds)

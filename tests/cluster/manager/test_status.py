@@ -342,21 +342,18 @@ BUSY = replace(ALONE, workers=(WORKER,), tasks=(PENDING, RUNNING))
 @pytest.mark.parametrize(
     ("status", "why"),
     [
-        (Status(change=1), "nothing to do"),
+        (Status(change=1), ""),
         (ALONE, "no worker is there"),
         (replace(ALONE, workers=(WORKER,)), "no worker has taken a task"),
         (BUSY, ""),
         (replace(ALONE, tasks=(PUBLISHED,)), ""),
         (replace(ALONE, experiment=replace(EXPERIMENT, state=ExperimentState.PREPARING)), ""),
         (replace(ALONE, experiment=replace(EXPERIMENT, reason="held up: gone")), "held up: gone"),
-        (
-            replace(BUSY, experiment=replace(EXPERIMENT, state=ExperimentState.FINISHED)),
-            "nothing to do",
-        ),
+        (replace(ALONE, experiment=replace(EXPERIMENT, state=ExperimentState.FINISHED)), ""),
     ],
 )
 def test_the_cause_of_waiting_is_named(status: Status, why: str) -> None:
-    """Nothing, while a task runs, updates are added, or data are prepared."""
+    """Nothing, while a task runs, updates are added, or data are prepared, or without a task."""
     assert why_waiting(status) == why
 
 
@@ -376,15 +373,6 @@ def test_it_is_told_once_for_each_time() -> None:
     assert watch.take(BUSY, 501.0) is None
     assert [watch.take(ALONE, 600.0), watch.take(ALONE, 659.0)] == [None, None]
     assert watch.take(ALONE, 660.0) is not None
-
-
-def test_a_manager_without_work_waits_too() -> None:
-    """It names no experiment: that which has ended last does not wait."""
-    watch = WaitingWatch(seconds=10.0)
-    ended = replace(EXPERIMENT, state=ExperimentState.FINISHED)
-    assert watch.take(Status(change=1, experiment=ended), 0.0) is None
-    event = watch.take(Status(change=1), 10.0)
-    assert event == ExperimentEvent(kind="waiting", reason="nothing to do, for 10 s")
 
 
 @pytest.fixture
@@ -419,7 +407,7 @@ def test_a_manager_looks_now_and_then_whether_something_waits() -> None:
 
     def status() -> Status:
         asked[0] += 1
-        return Status(change=1)
+        return ALONE
 
     for second in range(int(WAITING_SECONDS + 2 * LOOK_SECONDS)):
         now[0] = float(second)

@@ -4,6 +4,7 @@ import json
 import secrets
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import starmap
 from pathlib import Path
@@ -42,13 +43,19 @@ def changed(trained: Trained, shared: Path) -> Callable[..., str]:
         # It has ended, and may be exporting its record just now.
         texts = starmap(line_text, read_record(original / "record.jsonl"))
         lines = [json.loads(text) for text in texts]
-        shutil.copytree(original, copy, ignore=shutil.ignore_patterns(".tmp-*"))
+        hidden = shutil.ignore_patterns(".tmp-*")
+        shutil.copytree(original, copy, ignore=hidden, copy_function=_copy_if_there)
         edit(lines)
         (copy / "record.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         touch(copy)
         return copy.name
 
     return make
+
+
+def _copy_if_there(source: str, target: str) -> None:
+    with suppress(FileNotFoundError):  # its manager removes what nobody needs any more
+        shutil.copy2(source, target)
 
 
 def nothing(_lines: Lines) -> None:

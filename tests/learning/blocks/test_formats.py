@@ -350,6 +350,9 @@ def test_other_files_beside_containers_and_other_names_of_columns_are_refused(
     (tmp_path / "tars" / "README.md").write_text("read me")
     with pytest.raises(SpecError, match=r"00\.tar'?: holds many examples"):
         Blocks(tmp_path / "tars")
+    (tmp_path / "tars" / "a.tar.gz").touch()
+    with pytest.raises(SpecError, match=r"a\.tar\.gz'?: a compressed tar cannot be read by index"):
+        Blocks(tmp_path / "tars", files="*.gz")
     for name in ("a", "b"):
         shutil.copytree(WRITTEN / "mds", tmp_path / "mds" / name)
     index = tmp_path / "mds" / "b" / "index.json"

@@ -193,3 +193,9 @@ def test_only_transforms_and_literals_are_read(step: str, told: str) -> None:
     """One line that names the step; nothing is evaluated."""
     with pytest.raises(SpecError, match=told):
         transforms([step])
+
+
+def test_transforms_are_a_list() -> None:
+    """The letters of a text are none."""
+    with pytest.raises(SpecError, match=r"transforms = 'ToTensor\(\)': must be a list of texts"):
+        transforms("ToTensor()")

@@ -396,7 +396,7 @@ WAITING_SECONDS = 60.0
 
 
 class WaitingWatch:
-    """Reports once, each time that an experiment, or its manager, has waited for too long."""
+    """Reports once, each time that an experiment has waited for too long."""
 
     def __init__(self, seconds: float = WAITING_SECONDS) -> None:
         self._seconds = seconds
@@ -414,23 +414,22 @@ class WaitingWatch:
         if self._is_told or now_seconds - self._since < self._seconds:
             return None
         self._is_told = True
-        reason, shown = f"{why}, for {now_seconds - self._since:.0f} s", status.experiment
-        if shown is None or shown.state.ended:
-            return states.ExperimentEvent(kind="waiting", reason=reason)
+        shown = status.experiment
+        assert shown is not None  # noqa: S101 - it waits
         return states.ExperimentEvent(
             kind="waiting",
             experiment=shown.experiment,
             name=shown.name,
             state=shown.state,
-            reason=reason,
+            reason=f"{why}, for {now_seconds - self._since:.0f} s",
         )
 
 
 def why_waiting(status: messages.Status) -> str:
-    """Say what the experiment waits for; empty while work is in progress."""
+    """Say what the experiment waits for; empty while work is in progress, or there is none."""
     shown = status.experiment
     if shown is None or shown.state.ended:
-        return "nothing to do"
+        return ""
     waits = any(task.state is states.TaskState.PENDING for task in status.tasks)
     trains = any(task.state is states.TaskState.RUNNING for task in status.tasks)
     if shown.state is not states.ExperimentState.RUNNING or shown.paused or not waits or trains:

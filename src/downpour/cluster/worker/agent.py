@@ -46,7 +46,7 @@ FindManager = Callable[[], ManagerClient | None]
 
 
 _NOT_OURS = Unreachable | Untrusted | IncompatiblePeer | OtherDirectory
-"""Errors of an address where nobody answers, or another program, or another cluster's manager. Many
+"""Errors of an address that no process has, or another program, or another cluster's manager. Many
 hosts have the same addresses, such as Docker's."""
 
 

@@ -264,6 +264,8 @@ def _format_of(place: BlockPlace, wanted: formats.Wanted) -> formats.BlockFormat
             accepted = (
                 "holds many examples: leave out other files by files='*.tar', or keep index.json"
             )
+            if ".tar." in name.lower():
+                accepted = "a compressed tar cannot be read by index: unpack it to a plain one"
             raise refusal(key, accepted)
     return formats.Files(place, wanted)
 

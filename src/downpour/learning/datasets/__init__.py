@@ -110,7 +110,8 @@ def decoded(arrays: Arrays, spec: Spec) -> tuple[dict[str, Any], dict[str, NDArr
 def examples_like(x: NDArray[Any], dataset: PreparedDataset, spec: Spec) -> NDArray[Any]:
     """Bring other examples into the form of a prepared dataset's own."""
     known = dataset.train.x
-    found = _examples(x, dataset.normalized, spec)
+    here = spec if _are_images(x) else spec.replace(image_size=None)
+    found = _examples(x, dataset.normalized, here)
     if found.shape[1:] != known.shape[1:] or found.dtype != known.dtype:
         accepted = f"its examples are {_in_words(found)}; the network trained on"
         raise SpecError("dataset", spec.dataset, f"{accepted} {_in_words(known)}")
@@ -130,8 +131,12 @@ def _in_words(x: NDArray[Any]) -> str:
     return f"{x.dtype} {' x '.join(map(str, x.shape[1:]))}"
 
 
+def _are_images(x: NDArray[Any]) -> bool:
+    return x.dtype == np.uint8 and x.ndim in (3, 4)
+
+
 def _examples(x: NDArray[Any], normalize: bool | None, spec: Spec) -> NDArray[Any]:  # noqa: FBT001
-    if x.dtype == np.uint8 and x.ndim in (3, 4):
+    if _are_images(x):
         images = _channels_at_end(x, spec)
         size = spec.image_size
         if size is not None and images.shape[1:3] != (size, size):
