@@ -1,6 +1,7 @@
 """Tasks whose examples cannot be read, or cannot be sent to another process."""
 
 import multiprocessing
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,6 +43,14 @@ class Unsendable(Plane):
 
     def loss(self, model: nn.Module, batch: tuple[Iterator[Tensor], Tensor, Tensor]) -> Tensor:
         return super().loss(model, batch[1:])
+
+
+class Slow(Plane):
+    """A batch takes longer than a test's patience with a loader that is silent."""
+
+    def collate(self, examples: Any) -> Any:
+        time.sleep(0.3)
+        return super().collate(examples)
 
 
 class Digested(Plane):

@@ -226,6 +226,20 @@ def test_a_task_goes_on_with_or_without_loaders(tmp_path: Path, helped: Helped) 
         assert checksums(other) == expected
 
 
+@pytest.mark.slow
+def test_loaders_end_a_stopped_task_in_their_own_time(
+    tmp_path: Path, helped: Helped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next task waits for batches that nobody needs any more, however long they take."""
+    monkeypatch.setattr(training_loaders, "_LOOK_SECONDS", 0.1)
+    task = loaded(tmp_path, "reading_tasks:Slow")
+    loaders = helped(task, 1)
+    same = {*loaders.pids}
+    for _ in range(2):
+        begin(task, loaders=loaders).advance(1)
+    assert loaders.pids == same != set()
+
+
 def test_tensors_travel_as_copies_if_shared_memory_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """They arrive with their types, values and strides, which decide a kernel's bytes."""
     images = torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)

@@ -203,7 +203,10 @@ class _Requests:
         self.remaining: Iterator[BatchRequest | str] = iter(())
 
     def __iter__(self) -> Iterator[BatchRequest | str]:
-        return self.remaining
+        return self
+
+    def __next__(self) -> BatchRequest | str:
+        return next(self.remaining)
 
 
 def _awaited(batches: Iterator[_Prepared | str | None]) -> _Prepared | str | None:
@@ -249,14 +252,14 @@ class Loaders:
         self._loader: DataLoader[Any] | None = None
         self._batches: tuple[Iterator[BatchRequest], Iterator[_Prepared | str | None]] | None = None
         self._failures = 0
-        self._is_closed = self._is_short = self._is_refused = False
+        self._is_closed = self._is_short = self._is_refused = self._is_begun = False
         self.pids: set[int] = set()
         if count:
             self._start(count)
 
     def begin(self, requests: Callable[[int], Iterator[BatchRequest]]) -> None:
         """Begin a task; `requests` yields those of its batches that follow a number of steps."""
-        self._asked, self._batches = requests, None
+        self._asked, self._is_begun = requests, False
 
     def reach(self, step: int) -> None:
         """Take note that the step with this number begins."""
@@ -304,7 +307,8 @@ class Loaders:
         if loader is None:
             return None
         try:
-            self._batches = self._batches or self._ahead(loader)
+            if self._batches is None or not self._is_begun:
+                self._batches, self._is_begun = self._ahead(loader), True
             requests, batches = self._batches
             request, prepared = next(requests), _awaited(batches)
         except StopIteration:
@@ -319,7 +323,7 @@ class Loaders:
         if prepared is not None:
             self._loaded.note_blocks(prepared.digests)
         if not np.array_equal(request.indices, indices):
-            self._batches = None
+            self._is_begun = False
             return None
         # Parts draw in a row, so where a later one begins to draw is known to the worker alone.
         is_known = prepared is None or request.part == 0 or prepared.drawn is None
@@ -328,6 +332,12 @@ class Loaders:
     def _ahead(
         self, loader: DataLoader[Any]
     ) -> tuple[Iterator[BatchRequest], Iterator[_Prepared | str | None]]:
+        if self._batches is not None:
+            # A stopped task's batches come first, and torch would wait _LOOK_SECONDS for each.
+            self._requests.remaining = iter(())
+            with suppress(StopIteration):
+                while True:
+                    _awaited(self._batches[1])
         self._requests.remaining = self._asked(self._step)
         return self._asked(self._step), iter(loader)
 
