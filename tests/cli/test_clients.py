@@ -143,12 +143,16 @@ def test_a_folder_that_is_not_there_is_named(refused: Refused, tmp_path: Path) -
     assert "no such folder" not in refused("status", "--shared", tmp_path)
 
 
-def test_without_a_manager_the_directory_is_listed(downpour: Downpour, tmp_path: Path) -> None:
+def test_without_a_manager_the_directory_is_listed(
+    downpour: Downpour, refused: Refused, tmp_path: Path
+) -> None:
     """From records alone, where no manager was named; what is no experiment is left out."""
     seen = "--shared", str(tmp_path)
     (tmp_path / "experiments").mkdir()
     empty = downpour("list", *seen)
-    assert (empty.status, empty.out) == (2, "")
+    assert (empty.status, empty.out) == (0, "no experiments yet\n")
+    assert downpour("list", "--json", *seen).out == "[]\n"
+    assert refused("status", *seen)
     folder = tmp_path / "experiments" / "gone-1"
     folder.mkdir(parents=True)
     (tmp_path / "experiments" / "copied").mkdir()

@@ -124,7 +124,9 @@ def test_nothing_goes_if_one_of_several_is_needed(
     assert "has not ended; Ctrl-C in its `downpour run` ends it" in line
     assert "running-2 begins from it" in refused("rm", "done-1", "--shared", shared)
     lock.release()
-    assert "another one can continue it" in refused("rm", "running-2", "--shared", shared)
+    assert "has not ended, and another manager can continue it" in refused(
+        "rm", "running-2", "--shared", shared
+    )
     assert left(shared, "experiments") == {"done-1", "running-2"}
 
 

@@ -92,7 +92,8 @@ def test_the_imported_code_counts_after_a_change(project: Path) -> None:
     importlib.import_module("mine.nets")
     (project / "mine" / "layers.py").write_text("def build(): return 2")
     check_code("model", NETS, known)
-    with pytest.raises(SpecError, match=r"mine/layers.py has changed since .* restart the manager"):
+    restart = r"mine/layers.py has changed since .* manager, and workers without --accept-code"
+    with pytest.raises(SpecError, match=restart):
         fixed_code({"model": NETS}, {})
 
 

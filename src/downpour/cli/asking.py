@@ -30,15 +30,17 @@ if TYPE_CHECKING:
 
 def stored(
     shared: Path | str, silent: Unreachable, most: int | None, experiment: str = ""
-) -> tuple[ExperimentSummary, ...]:
+) -> tuple[ExperimentSummary, ...] | None:
     """List the last experiments in a directory, and tell the user which manager is silent.
 
-    If an `experiment` is given, list only that one.
+    If an `experiment` is given, list only that one. None: it is no shared directory.
     """
     from downpour.files.store.shared_directory import seen_location
     from downpour.record.stored_experiments import experiments_in, stored_records
 
     with stored_records(seen_location(shared), last=most) as folder:
+        if not folder.is_dir():
+            return None
         summaries = experiments_in(folder, None if experiment else most)
     whole = experiment and whole_id(experiment, (each.experiment for each in summaries))
     experiments = tuple(each for each in summaries if whole in {"", each.experiment})

@@ -169,9 +169,10 @@ def list_experiments(options: _ListOptions, credentials: Credentials) -> None:
             experiments = client.experiments(most)
     except Unreachable as error:
         place = options.shared or SHARED
-        experiments = stored(place, error, most) if not options.manager else ()
-        if not experiments:
+        found = stored(place, error, most) if not options.manager else None
+        if found is None:
             raise
+        experiments = found
     if last and len(experiments) > last:
         printing.note(f"only the last {last} experiments are listed; --last 0 lists all")
         experiments = experiments[-last:]

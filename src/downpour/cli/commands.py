@@ -104,10 +104,13 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the words of the command line."""
         try:
-            return super().parse_args(ctx, args)
+            return super().parse_args(ctx, [*args])
         except TyperException as error:
-            # The parser would suggest options that share a few letters, such as --log for --lr.
             typed = getattr(error, "option_name", "")
+            if typed[1:].isdigit():  # a number below 0, which the command refuses
+                ctx.ignore_unknown_options = True
+                return super().parse_args(ctx, args)
+            # The parser would suggest options that share a few letters, such as --log for --lr.
             if getattr(error, "possibilities", None) is not None and typed.startswith("--"):
                 names = (opt for one in self.get_params(ctx) for opt in one.opts)
                 known = {name[2:].replace("-", "_"): name for name in names if name[:2] == "--"}

@@ -144,7 +144,7 @@ class Housekeeper:
                 end = "Ctrl-C in its `downpour run`" if run.exists() else "`downpour cancel ID`"
                 raise SpecError("ID", experiment, f"has not ended; {end} ends it")
             if not unfinished:
-                accepted = "its manager has died, and another one can continue it"
+                accepted = "has not ended, and another manager can continue it"
                 raise SpecError("ID", experiment, f"{accepted}; --unfinished removes it")
         elif summary.state != "finished" and summary.rounds_done and not unfinished:
             done = "ended after {} of {} epochs".format(*summary.epochs)

@@ -250,7 +250,7 @@ def _array(path: Path) -> NDArray[Any]:
             found = loaded
         else:
             with loaded as archive:
-                found = archive[_name_in(archive.files)]
+                found = np.asarray(archive[_name_in(archive.files)])  # a member may be no array
     if found.dtype.kind not in "biuf" or not found.ndim or not len(found):
         raise SpecError("dataset", path.name, "must hold numbers, one example per row")
     return found

@@ -82,7 +82,7 @@ def fixed_code(factories: Mapping[str, str], asked: Mapping[str, str]) -> dict[s
         imported = code_of(field, name)
         if changed := _difference(imported, project_of(field, name).digests):
             accepted = f"{changed} has changed since this manager read it: restart the manager"
-            raise SpecError(field, name, f"{accepted} and its workers")
+            raise SpecError(field, name, f"{accepted}, and workers without --accept-code")
         code |= imported
     if asked and (file := _difference(asked, code)):
         raise SpecError("code", asked.get(file), f"{file} differs: {code.get(file)}")

@@ -25,7 +25,7 @@ from downpour.cluster.worker.process import (
 from downpour.cluster.worker.task_runner import TaskRunner
 from downpour.host.machine import SystemSampler
 from downpour.host.process import PACKAGES
-from downpour.network.rpc import parse_address
+from downpour.network.rpc import Trust, parse_address
 from downpour.network.rpc.messages import TaskMessage
 from tests.specs import plain_update
 
@@ -41,7 +41,7 @@ from tests.specs import plain_update
 )
 def test_a_worker_listens_where_its_manager_can_call(manager: str, host: set[str]) -> None:
     """On loopback where the manager is there, so that nobody else reaches it; else everywhere."""
-    assert listening_host(parse_address(manager)) in host
+    assert listening_host(parse_address(manager), Trust()) in host
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The folder of a study: whole, its own, and never overwritten by another's."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -265,14 +266,15 @@ def test_a_study_has_each_run_at_its_place(grid: StudyFolder[Grid]) -> None:
 
 
 def test_a_study_is_a_data_frame(grid: StudyFolder[Grid]) -> None:
-    """A row for each run of each subgrid, with its place and what it came to."""
+    """A row for each run, with its value on every axis and what it came to."""
     pytest.importorskip("pandas")
     frame = downpour.Study.read(grid.path).to_frame()
-    ran = [run for subgrid in grid_results(grid).subgrids for run in subgrid.runs]
-    assert list(frame["experiment"]) == [run.result.experiment for run in ran]
-    assert list(frame["accuracy"]) == [run.result.accuracy for run in ran]
+    ran = [run.result for subgrid in grid_results(grid).subgrids for run in subgrid.runs]
+    accuracies = {run.experiment: run.accuracy for run in ran}
+    assert dict(zip(frame["experiment"], frame["accuracy"], strict=True)) == accuracies
     assert set(frame["state"]) == {"finished"}
-    here = frame[frame["subgrid"] == "splits"]
-    assert set(zip(here["split"], here["aggregate"], strict=True)) >= {("random", "average")}
+    assert Counter(frame["subgrid"]) == {"workers": 2, "workers, splits": 2, "splits": 6}
+    first = frame[["workers", "split", "aggregate"]].iloc[0]
+    assert list(first) == [1, "random", "average"]
     with pytest.raises(SpecError, match="must be a folder of `downpour grid`"):
         downpour.Study.read(grid.path / "runs")

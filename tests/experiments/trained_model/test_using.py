@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -363,8 +364,9 @@ def test_what_a_folder_holds_beside_images_is_named_in_a_line(
         ("x.npy", np.zeros((2, 9, 9), "u1"), "its examples are uint8 9 x 9 x 1; the network"),
         ("x.npy", np.zeros((0, 8, 8), "u1"), "must hold numbers, one example per row"),
         ("x.npy", np.array(["a"]), "must hold numbers, one example per row"),
-        ("x.npy", b"noise", "cannot be read"),
-        ("x.npy", np.array([{}]), "cannot be read: Object arrays cannot be loaded"),
+        ("x.npy", b"noise", "cannot be read: it is not a .npy or .npz file"),
+        ("x.npy", np.array([{}]), "cannot be read: it holds Python objects, not numbers"),
+        ("x.npz", [("x", "text")], "must hold numbers, one example per row"),
         ("x.npz", {"a": [1], "b": [2]}, "must hold one array, or one called x; it holds a, b"),
         ("x.txt", b"text", "must be a .npz or .npy file, an image (.apng, "),
         ("x.png", b"text", "cannot be decoded"),
@@ -381,6 +383,9 @@ def test_what_is_no_input_is_told_in_one_line(
             path.write_bytes(content)
         case dict():
             np.savez(path, **content)
+        case [member]:
+            with zipfile.ZipFile(path, "w") as archive:
+                archive.writestr(*member)
         case np.ndarray():
             np.save(path, content)
     with pytest.raises(SpecError, match=r"^INPUT = ") as refused:

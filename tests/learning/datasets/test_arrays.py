@@ -172,7 +172,7 @@ def head(shape: tuple[int, ...], dtype: str = "<f8") -> bytes:
         (head((1,) * 40), "cannot be read"),
         (head((2,), "<q9"), "cannot be read"),
         (head((3,)), "claims 24 bytes, but holds 0"),
-        (head((1,), "|O8") + bytes(8), "needs pickle"),
+        (head((1,), "|O8") + bytes(8), "npy holds Python objects, not numbers"),
         (b"\x93NUMPY\x01\x00\x06\x00{'descr", "cannot be read"),
         (b"\x93NUMPY\x09\x00", "cannot be read"),
         (b"no array", "cannot be read"),

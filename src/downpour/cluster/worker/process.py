@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from threading import Lock, Thread
 
-from downpour.base.errors import OtherDirectory, Untrusted
+from downpour.base.errors import OtherDirectory, SpecError, Untrusted
 from downpour.base.names import AUTO, CPU
 from downpour.base.options import CACHE_VARIABLE, loaders_of
 from downpour.base.values import Update
@@ -78,7 +78,7 @@ def run_worker(
         managers = Managers(shared, given, trust)
         ending.callback(managers.close)
         manager = awaiting(options.connect_seconds)(managers.first)
-        host = options.host or listening_host(manager.address)
+        host = options.host or listening_host(manager.address, trust)
         agent, metrics = _make_agent(options, managers, manager, shared, ending)
         # A user's own process keeps its limits. Drivers of accelerators reserve memory that they
         # never use. So does torch, which is loaded by now.
@@ -136,10 +136,15 @@ def _get_ready(device: str) -> None:
             torch.empty(1, device=device)
 
 
-def listening_host(manager: Address) -> str:
+def listening_host(manager: Address, trust: Trust) -> str:
     """Return where to listen: on loopback if the manager is there, else on all interfaces."""
     if manager.is_loopback:
         return "::1" if ":" in manager.host else "127.0.0.1"
+    try:
+        if trust.is_open:  # or else we wait, because a name may come later
+            socket.getaddrinfo(manager.host, manager.port)
+    except (socket.gaierror, UnicodeError) as error:
+        raise SpecError("manager", str(manager), "its host name does not resolve") from error
     return _EVERYWHERE if socket.has_dualstack_ipv6() else _EVERYWHERE_V4
 
 

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import tomli_w
 
@@ -332,15 +332,23 @@ class Study:
     def to_frame(self) -> pd.DataFrame:
         """Turn the runs into a data frame, one row each, with failed runs.
 
-        The columns are the subgrid, the values on its axes, the repetition, seed, experiment and
-        state, the final metrics, the loss, and seconds. An accuracy is a share in 0..1.
+        The columns are the subgrid, the values on the axes of all subgrids, the repetition, seed,
+        experiment and state, the final metrics, the loss, and seconds. A shared run names all its
+        subgrids: "a, b". An accuracy is a share in 0..1.
 
         Raises:
             MissingPackage: pandas is not installed.
         """
-        rows = []
+        rows: dict[str, dict[str, Any]] = {}
+        every_axis = [axis for subgrid in self.result.subgrids for axis in subgrid.axes]
         for subgrid in self.result.subgrids:
             for run in (*subgrid.runs, *subgrid.failed):
+                fields = {**run.result.spec, "workers": run.workers}
+                row = rows.setdefault(
+                    run.result.experiment,
+                    {"subgrid": "", **{axis: fields.get(axis) for axis in every_axis}},
+                )
+                names = ", ".join(filter(None, (row["subgrid"], subgrid.name)))
                 axes = dict(zip(subgrid.axes, run.values, strict=True))
                 about = {"repetition": run.repetition, "seed": run.result.spec.get("seed")}
                 ended = {"experiment": run.result.experiment, "state": run.result.state}
@@ -349,5 +357,5 @@ class Study:
                     "total_seconds": run.result.total_seconds,
                 }
                 measured = {**run.result.metrics, "test_loss": run.result.test_loss, **seconds}
-                rows.append({"subgrid": subgrid.name, **axes, **about, **ended, **measured})
-        return frame_of(rows, names_of(rows))
+                row |= {"subgrid": names, **axes, **about, **ended, **measured}
+        return frame_of(list(rows.values()), names_of(rows.values()))

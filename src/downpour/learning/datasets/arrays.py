@@ -124,6 +124,7 @@ def _taken(x: NDArray[Any], order: NDArray[np.int64]) -> NDArray[Any]:
 
 _FIELD = "data_path"
 _ENCRYPTED = 0x1
+_OBJECTS = "holds Python objects, not numbers"
 _HEAD_BYTES_MAX = 10_000
 _PIECE_BYTES = 2**20
 
@@ -199,7 +200,7 @@ def _head(
     shape, is_fortran, dtype = read(file, max_header_size=_HEAD_BYTES_MAX)
     size_bytes = member.file_size - file.tell()
     if dtype.hasobject:
-        raise ValueError(f"{member.filename} needs pickle (allow_pickle=False)")
+        raise ValueError(f"{member.filename} {_OBJECTS}")
     needed_bytes = math.prod((*shape, dtype.itemsize))
     if needed_bytes != size_bytes or min(shape, default=0) < 0:
         reason = f"{member.filename} claims {needed_bytes} bytes, but holds {size_bytes}"
@@ -215,7 +216,12 @@ def naming(path: Path) -> Iterator[None]:
     except SpecError:
         raise
     except Exception as error:  # noqa: BLE001 - zipfile and numpy raise anything about damage
-        raise SpecError(_FIELD, path.name, f"cannot be read: {message_of(error)}") from None
+        reason = message_of(error)
+        if "allow_pickle" in reason:  # numpy's advice to trust the file
+            reason = (
+                f"it {_OBJECTS}" if "Object arrays" in reason else "it is not a .npy or .npz file"
+            )
+        raise SpecError(_FIELD, path.name, f"cannot be read: {reason}") from None
 
 
 _FILES = "files"
