@@ -113,8 +113,13 @@ def infinite_constants(model: nn.Module) -> Arrays:
     """Return copies of untrained tensors that hold infinities or NaN, such as causal masks."""
     state = {**_state(model), **_state(model, frozen=True)}.items()
     untrained = {n: v for n, v in state if not (isinstance(v, nn.Parameter) and v.requires_grad)}
-    odd = (n for n, value in untrained.items() if not is_finite(array_of(value, copy=False)))
-    return {name: array_of(untrained[name]) for name in odd}
+    return {name: array_of(value) for name, value in untrained.items() if not _all_finite(value)}
+
+
+def _all_finite(value: Tensor) -> bool:
+    if value.device.type == "cpu":
+        return is_finite(array_of(value, copy=False))
+    return bool(torch.isfinite(value).all())  # there, because frozen weights may be gigabytes
 
 
 def is_finite(array: NDArray[Any]) -> bool:
