@@ -243,6 +243,8 @@ PLACES: list[tuple[str, ...]] = [
     ("run --split dirichlet", "= 'dirichlet'", "; did you mean dirichlet(0.5)?"),
     ("run --on slrum", "= 'slrum'", "; did you mean slurm?"),
     ("run --device cud", "= 'cud'", "; did you mean cuda?"),
+    ("up --device gpu --shared DIR", "= 'gpu'", "; did you mean cuda?"),
+    ("run --device gpu", "= 'gpu'", "; did you mean cuda?"),
     ("prioritize x-1 -12", "priority = -12: must be a whole number, 0 or above"),
     ("worker --manager no.such.host.invalid:1 --shared DIR", "manager = 'no.such", "not resolve"),
     ("compare-policies TRACES --policies rebalence", "did you mean rebalance?"),

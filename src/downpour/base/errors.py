@@ -49,6 +49,7 @@ def closest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word nearest to a mistyped one; None if none is near."""
     # A prefix may give a word the opposite meaning: a user who types async does not mean sync.
     others = [one for one in known if not word.endswith(one)]
+    word = "cuda" if word == "gpu" and "cuda" in others else word  # in letters, xpu is nearer
     return next(iter(difflib.get_close_matches(word, others, n=1)), None)
 
 
