@@ -72,8 +72,9 @@ def with_network(
 
     class Given(Classification):
         def model(self) -> nn.Module:
-            torch.manual_seed(1)
-            return network()
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(1)
+                return network()
 
     here = spec.replace(device="cpu")
     return LoadedTask(here, Given(here, dataset), dataset)
