@@ -75,11 +75,13 @@ def test_this_machines_accelerators_have_a_worker_each(
 @pytest.mark.parametrize(
     ("fields", "workers", "said"),
     [
-        ({}, 1, "only 1 of 4 cores will compute; --threads 4 takes all"),
-        ({"shards": 2}, None, "only 2 of 4 cores will compute; --threads 2 takes all"),
+        ({}, 1, "only 1 of 4 cores will compute; --threads 4 takes 4"),
+        ({"shards": 2}, None, "only 2 of 4 cores will compute; --threads 2 takes 4"),
         ({"shards": 3}, None, ""),
+        ({"shards": 1, "standbys": 3}, None, "only 1 of 4 cores will compute; --threads 4 takes 4"),
+        ({"shards": 1}, 4, "only 1 of 4 cores will compute; --threads 4 takes 4"),
         ({"threads": 4}, 1, ""),
-        ({"inside": {"processes": 2}}, 1, "only 2 of 4 cores will compute; --threads 2 takes all"),
+        ({"inside": {"processes": 2}}, 1, "only 2 of 4 cores will compute; --threads 2 takes 4"),
         ({"inside": {"how": "auto"}, "shards": 2}, 1, ""),
     ],
 )

@@ -208,7 +208,7 @@ class ExperimentEvent:
     "worker-left" and "worker-lost". An experiment is "waiting" if no worker has trained it for a
     while. `experiment` is its identifier, `name` the spec's name, and `state` its state after the
     event. `reason` says why, if there is a reason. `worker` is the worker that joined, left or was
-    lost. A manager without open experiments also sends "waiting", and names no experiment.
+    lost.
     """
 
     kind: EventKind

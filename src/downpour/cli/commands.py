@@ -107,7 +107,9 @@ class Command(TyperCommand):
             return super().parse_args(ctx, [*args])
         except TyperException as error:
             typed = getattr(error, "option_name", "")
-            if typed[1:].isdigit():  # a number below 0, which the command refuses
+            given = (one for one in self.get_params(ctx) if one.param_type_name == "argument")
+            takes_number = any(one.metavar == "N" for one in given)
+            if typed[1:].isdigit() and takes_number:  # one below 0, which the command refuses
                 ctx.ignore_unknown_options = True
                 return super().parse_args(ctx, args)
             # The parser would suggest options that share a few letters, such as --log for --lr.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from downpour.base import options as base
-from downpour.base.errors import SpecError, Unreachable, require
+from downpour.base.errors import DownpourError, SpecError, Unreachable, require
 from downpour.base.options import argument, option
 from downpour.cli import common
 from downpour.cli.common import command
@@ -106,7 +106,12 @@ def _findings(shared: Path | str, manager: str, credentials: Credentials) -> Map
             trust = Trust.load(credentials)
             managers = managers_for(manager, shared, trust, timeout_seconds=_TIMEOUT_SECONDS)
             with suppress(Unreachable):
-                return stack.enter_context(managers.first())
+                client = managers.first()
+                with suppress(DownpourError):
+                    client.describe()
+                    return stack.enter_context(client)
+                # Of the leader's addresses, this machine may reach another one.
+                return stack.enter_context(managers.another() or client)
             return None
 
         named = find() if manager else None

@@ -112,12 +112,12 @@ def idle_cores(spec: Spec, workers: int | None, *, is_here: bool) -> str:
     A plain script computes with all of them, but a worker with one thread: its number decides the
     bytes.
     """
-    number, cores = workers_for(spec, workers, is_here=is_here), usable_cores()
-    used = number * spec.threads * spec.inside.processes
+    workers, cores = workers_for(spec, workers, is_here=is_here) - spec.standbys, usable_cores()
+    processes = min(workers, spec.shards or workers) * spec.inside.processes
+    used, threads = processes * spec.threads, cores // max(1, processes)
     if not is_here or _cards(spec) or spec.inside.how == "auto" or 2 * used > cores:
         return ""
-    all_of = cores // number // spec.inside.processes
-    more = f"--threads {all_of} takes all, and changes the model's bytes"
+    more = f"--threads {threads} takes {processes * threads}, and changes the model's bytes"
     return f"only {used} of {cores} cores will compute; {more}"
 
 

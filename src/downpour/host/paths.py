@@ -75,12 +75,12 @@ def checked_url(field: str, url: str) -> str:
     return url.rstrip("/")
 
 
-_OF_MODEL_FILES = {".safetensors", ".pt", ".pth", ".bin", ".onnx"}
+_MODEL_SUFFIXES = {".safetensors", ".pt", ".pth", ".bin", ".onnx"}
 
 
 def empty_folder(field: str, folder: Path) -> Path:
     """Return an empty folder for a model; create it if it is missing."""
-    if folder.suffix in _OF_MODEL_FILES and not folder.exists():
+    if folder.suffix in _MODEL_SUFFIXES and not folder.exists():
         accepted = "must be a folder; the file in it will be model.safetensors"
         raise SpecError(field, str(folder), accepted)
     try:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from downpour.base.errors import SpecError
-from downpour.host.process import without_collections
+from downpour.host.process import without_gc
 from downpour.learning.blame import describe_error
 
 VARIABLE = "DOWNPOUR_ALLOW"
@@ -105,7 +105,7 @@ def load_factory(
     """
     module_name = check_factory(field, name)
     try:
-        with without_collections():
+        with without_gc():
             factory = getattr(importlib.import_module(module_name), name.partition(":")[2])
     except Exception as error:
         raise SpecError(field, name, f"cannot be imported: {describe_error(error)}") from error

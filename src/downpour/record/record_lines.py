@@ -289,7 +289,7 @@ class AttemptFailedLine(AttemptLine, frozen=True, kw_only=True):
 class RescheduledLine(_Line, frozen=True, kw_only=True):
     """A user rescheduled the experiment, or it was set aside: no worker trains it.
 
-    If it has "begun beside another", it has the workers that this one cannot use.
+    If it has "begun beside" another one, it has the workers that this one cannot use.
     """
 
     change: Change

@@ -136,6 +136,9 @@ def test_a_cluster_stays_down_while_a_notice_stands(tmp_path: Path) -> None:
         until(lambda: is_up(folder))
         notice.touch()
         until(lambda: (cluster := folder.read()) and f"the notice {notice} says" in cluster.trouble)
+        cluster = folder.read()
+        assert cluster is not None
+        assert cluster.state == "waiting"
         time.sleep(2 * NOTICE_SECONDS)
         assert len(list((tmp_path / "terms").iterdir())) == 1
         notice.unlink()

@@ -13,7 +13,6 @@ import torch
 
 from downpour.base.errors import NonFinite, SpecError
 from downpour.base.values import PublishedFile, Snapshot, Update
-from downpour.cluster.launchers import forkserver
 from downpour.cluster.options import ONE_HASH_SEED, training_environment
 from downpour.cluster.worker.attempt import HandOverStop, TaskCancelled, TaskControl
 from downpour.cluster.worker.process import (
@@ -92,11 +91,9 @@ def test_a_worker_on_an_accelerator_gets_ready_while_it_is_idle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fork server tells it what to import; here `meta` stands for the accelerator."""
-    monkeypatch.setenv(PACKAGES, "")
+    monkeypatch.setenv(PACKAGES, "missing_everywhere yarn_ahead:held")
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "yarn_ahead.py").write_text("held = 1")
-    forkserver._import_packages(["missing_everywhere", "yarn_ahead:held"])
-    del sys.modules["yarn_ahead"]  # it is a new process
     _get_ready("meta")
     assert "yarn_ahead" in sys.modules
 

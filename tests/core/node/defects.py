@@ -26,9 +26,9 @@ class NeverFree(WorkerNode[Any]):
 class StaysWithItsManager(WorkerNode[Any]):
     """Waits for the manager that it has registered with, even if that one is gone."""
 
-    def beat_failed(self, *, unreachable: bool) -> list[Action[Any]]:
-        del unreachable
-        return super().beat_failed(unreachable=False)
+    def beat_failed(self, *, elsewhere: bool) -> list[Action[Any]]:
+        del elsewhere
+        return super().beat_failed(elsewhere=False)
 
 
 class MentionsWhatItBegan(WorkerNode[Any]):

@@ -208,9 +208,9 @@ def test_heartbeats_that_are_not_heard_come_soon_again() -> None:
     node = WorkerNode[HeldAttempt]("anna")
     node.met(0, 1.0, 5.0)
     assert node.until_next_beat(0.0) == 5.0
-    assert node.beat_failed(unreachable=False) == []
+    assert node.beat_failed(elsewhere=False) == []
     assert node.until_next_beat(0.0) == 0.25
-    assert node.beat_failed(unreachable=True) == [TryAnotherManager()]
+    assert node.beat_failed(elsewhere=True) == [TryAnotherManager()]
     node.beat_answered(node.beat(), known=True, unwanted=())
     assert node.until_next_beat(0.0) == 5.0
 

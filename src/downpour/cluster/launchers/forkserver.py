@@ -403,8 +403,6 @@ def _import_packages(names: Sequence[str]) -> bool:
     import_packages(names)
     if not is_set:
         del os.environ[_SAFE_LOOK]
-    # A worker on an accelerator is a new process.
-    os.environ[PACKAGES] = " ".join(names)
     return threading.active_count() == 1
 
 
@@ -412,8 +410,8 @@ def main() -> None:
     """Serve one launcher, over this process's standard input and output."""
     setproctitle("downpour: fork server")
     set_up_log(logging.INFO, "%(asctime)s %(process)d %(name)s: %(message)s")
-    # Imports leave no garbage worth looking for. That took a quarter of the import of torch and
-    # transformers (3.1 s), and once they were imported 0.3 s for each role.
+    # Imports leave little garbage. To collect it took a quarter of the import of torch and
+    # transformers (3.1 s), and 0.3 s more for each role.
     gc.disable()
     # The output of imports goes to the log; it would break the lines that the launcher reads.
     news = os.dup(1)
@@ -422,6 +420,7 @@ def main() -> None:
     if imports and not _import_packages(imports):
         os.dup2(news, 1)
         os.execv(sys.executable, [sys.executable, "-m", __spec__.name])  # noqa: S606
+    os.environ[PACKAGES] = " ".join(imports)  # a worker on an accelerator is a new process
     ForkServer(requests=0, news=news).serve()
 
 

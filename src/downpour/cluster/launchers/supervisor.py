@@ -222,6 +222,7 @@ class Supervisor:
                     if self._wait_for_stop(seconds) is not None:
                         return None
                 restarts.begin()
+                self._tell(state="starting", trouble=trouble)
 
     def _serve(self) -> None:
         """Run the cluster until its orderly end; raises LaunchError if it ends on its own."""

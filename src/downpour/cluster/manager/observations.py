@@ -345,7 +345,8 @@ class Observations:
             case out.Quarantined():
                 log.warning("%s failed an audit: %s", fact.worker, fact.reason)
             case out.Rescheduled():
-                log.info("%s: %s", fact.experiment, fact.change)
+                another = " another" if fact.change == "begun beside" else ""
+                log.info("%s: %s%s", fact.experiment, fact.change, another)
             case out.Concluded():
                 log.info("%s %s: %s", fact.experiment, fact.ending, fact.reason)
             case out.Contradicted():

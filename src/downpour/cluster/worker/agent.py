@@ -45,9 +45,9 @@ RunTask = Callable[[messages.TaskMessage, attempts.TaskControl], values.Update]
 FindManager = Callable[[], ManagerClient | None]
 
 
-_NOT_OURS = Unreachable | Untrusted | IncompatiblePeer | OtherDirectory
-"""Errors of an address that no process has, or another program, or another cluster's manager. Many
-hosts have the same addresses, such as Docker's."""
+_WRONG_ADDRESS = Unreachable | Untrusted | IncompatiblePeer | OtherDirectory
+"""Errors of an address where our manager does not answer, but maybe another program. Many hosts
+have the same addresses, such as Docker's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,9 +231,15 @@ class WorkerAgent:
         self._told_blocks = ("", 0)  # this manager may have been told nothing
         return address
 
-    def run(self, alone_seconds: float = math.inf) -> None:
-        """Work until the worker leaves, or hears no manager for `alone_seconds`; unregister."""
+    def run(
+        self, alone_seconds: float = math.inf, get_ready: Callable[[], object] = lambda: None
+    ) -> None:
+        """Work until the worker leaves, or hears no manager for `alone_seconds`; unregister.
+
+        Before its first task, it lets this process `get_ready`.
+        """
         self.threads.start("heartbeat", self._beat, alone_seconds)
+        get_ready()
         while (accepted := self._next()) is not None:
             end = self._end_of(accepted)
             with self._lock:
@@ -346,7 +352,7 @@ class WorkerAgent:
                 log.log(level, "%s: the heartbeat failed, will retry: %s", self.name, error)
                 told.add(type(error))
                 with self._lock:
-                    actions = self._node.beat_failed(unreachable=isinstance(error, _NOT_OURS))
+                    actions = self._node.beat_failed(elsewhere=isinstance(error, _WRONG_ADDRESS))
                 self._do(actions)
                 if self.threads.now() - heard_seconds >= alone_seconds:
                     log.warning("%s: no manager for %.0f s, leaving", self.name, alone_seconds)

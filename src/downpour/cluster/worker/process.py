@@ -99,8 +99,7 @@ def run_worker(
         ready(here, agent.manager, options.device)
         if endpoint is not None:
             measured(endpoint.start().url)
-        Thread(target=_get_ready, args=(options.device,), daemon=True).start()
-        agent.run(alone_seconds=options.alone_seconds or math.inf)
+        agent.run(options.alone_seconds or math.inf, partial(_get_ready, options.device))
 
 
 def _heed(
@@ -124,9 +123,9 @@ def _heed(
 
 
 def _get_ready(device: str) -> None:
-    """Import what tasks will need, and open the device; both take seconds, before any task is here.
+    """Import what tasks will need, and open the device: both take seconds, and no task is here yet.
 
-    A fork has imported the packages already.
+    A fork of a fork server has imported the packages already.
     """
     process.import_packages(os.environ.get(process.PACKAGES, "").split())
     if device != CPU:

@@ -281,14 +281,14 @@ class WorkerNode(Generic[H]):
         actions = [action for attempt in unwanted for action in self.cancel(attempt)]
         return actions if known else [*actions, Register()]
 
-    def beat_failed(self, *, unreachable: bool) -> list[Action[H]]:
+    def beat_failed(self, *, elsewhere: bool) -> list[Action[H]]:
         """Record that the manager did not answer a heartbeat.
 
-        A manager that is only slow still leads. So the worker looks for another one only if it
-        cannot reach this one.
+        A manager that is only slow still leads. So the worker looks for another one only if the
+        manager must be `elsewhere`: it does not answer at this address.
         """
         self._is_heard = False
-        return [TryAnotherManager()] if unreachable else []
+        return [TryAnotherManager()] if elsewhere else []
 
 
 def next_address(given: P, of_leader: Sequence[P], last: P) -> P | None:

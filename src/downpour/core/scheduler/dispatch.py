@@ -70,7 +70,7 @@ def open_beside(state: SchedulerState, event: on.Event) -> None:
     left = state.workers.idle - state.kept_for(state.open)
     workers = filter(None, map(state.workers.get, left))
     if not all(missing(worker.labels, following.spec.needs) for worker in workers):
-        queue.reschedule(state, following, "begun beside another")
+        queue.reschedule(state, following, "begun beside")
         queue.activate(state, following)
 
 

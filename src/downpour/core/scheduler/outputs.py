@@ -195,7 +195,7 @@ class Improved(ExperimentFact):
     model: values.PublishedFile | None
 
 
-Change = Literal["paused", "continued", "prioritized", "set aside", "begun beside another"]
+Change = Literal["paused", "continued", "prioritized", "set aside", "begun beside"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -264,7 +264,7 @@ def _reschedule(state: SchedulerState, entry: out.Rescheduled) -> None:
             queue.set_aside(state, experiment)
         case "prioritized":
             experiment.priority = entry.priority
-        case "begun beside another":
+        case "begun beside":
             if experiment.life.state is ExperimentState.WAITING:
                 queue.activate(state, experiment)
         case "paused" | "continued":

@@ -252,7 +252,7 @@ class Loaders:
         self._loader: DataLoader[Any] | None = None
         self._batches: tuple[Iterator[BatchRequest], Iterator[_Prepared | str | None]] | None = None
         self._failures = 0
-        self._is_closed = self._is_short = self._is_refused = self._is_begun = False
+        self._is_closed = self._is_short = self._has_told_why = self._is_begun = False
         self.pids: set[int] = set()
         if count:
             self._start(count)
@@ -314,12 +314,12 @@ class Loaders:
         except StopIteration:
             return None
         except (RuntimeError, OSError, EOFError) as error:  # a loader ended, or does not answer
-            self._fail(f"{error} (examples {indices.min()} to {indices.max()})")
+            self._fail(str(error), f" (awaited: examples {indices.min()} to {indices.max()})")
             return None
         if isinstance(prepared, str):
-            if not self._is_refused:
+            if not self._has_told_why:
                 log.warning("a loader cannot give a batch, so this process reads it: %s", prepared)
-            self._is_refused, prepared = True, None
+            self._has_told_why, prepared = True, None
         if prepared is not None:
             self._loaded.note_blocks(prepared.digests)
         if not np.array_equal(request.indices, indices):
@@ -334,10 +334,10 @@ class Loaders:
     ) -> tuple[Iterator[BatchRequest], Iterator[_Prepared | str | None]]:
         if self._batches is not None:
             # A stopped task's batches come first, and torch would wait _LOOK_SECONDS for each.
-            self._requests.remaining = iter(())
+            self._requests.remaining, (_, stopped) = iter(()), self._batches
             with suppress(StopIteration):
                 while True:
-                    _awaited(self._batches[1])
+                    _awaited(stopped)
         self._requests.remaining = self._asked(self._step)
         return self._asked(self._step), iter(loader)
 
@@ -386,8 +386,8 @@ class Loaders:
             machine.HELPER_PIDS.update(self.pids)
             self._loader = loader
 
-    def _fail(self, reason: str) -> None:
-        line = reason.splitlines()[0] if reason else "no reason is known"
+    def _fail(self, reason: str, awaited: str) -> None:
+        line = (reason.splitlines()[0] if reason else "no reason is known") + awaited
         self._end()
         self._failures += 1
         if self._failures < _FAILURES_MAX:
