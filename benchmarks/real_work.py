@@ -8,10 +8,10 @@ mirrors at random. `words` trains a GPT-2 of transformers' with AdamW. The plain
 people write: torch's `DataLoader` with the same number of processes, and no Downpour. All train the
 same task's network, examples and loss.
 
-A figure is examples per second. It counts from the second epoch on, so that nobody's start counts.
-That of a run reaches from the first task of the second epoch to the first task of the last round,
-so updates, averages and reports count. Beside it are its `steps` alone, while a worker trains. The
-ways take turns, and the table gives the medians of all turns.
+A figure is examples per second, from the second epoch on: the start of a process is left out. The
+time of a run ends when the manager assigns the first task of the last round, so updates, averages
+and reports count. `steps_alone` counts only the seconds in which workers train. The ways take
+turns, and the table gives the medians of all turns.
 
 The defaults suit two cores. `--accelerator` takes the sizes that people train on one: a ResNet-50
 on 224 pixels and GPT-2 with 124 M parameters, in bfloat16, on the best device.
@@ -122,7 +122,7 @@ for _ in range(job["epochs"]):
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What is trained: the fields of a spec that the plain script takes as well."""
+    """A training, by fields of a spec that the plain script takes, too."""
 
     task: str
     task_options: dict[str, object]
@@ -175,7 +175,7 @@ def jobs(options: argparse.Namespace, device: str) -> dict[str, Job]:
 
 
 def draw(folder: Path, images: int, side: int) -> None:
-    """Write JPEGs of noise and blocks, half as large again as what is cropped, in ten classes."""
+    """Write JPEGs of noise and blocks in ten classes; a side is 1.5 times as long as the crop's."""
     random = np.random.default_rng(0)
     block = side * 3 // 24
     for part, count in (("train", images), ("test", 20)):

@@ -45,11 +45,17 @@ def did_you_mean(word: object, known: Iterable[str], before: str = "; ") -> str:
     return f"{before}did you mean {near}?" if near else ""
 
 
+_SYNONYMS = {"gpu": "cuda"}
+"""Known words that users mean by words which, in letters, are nearer to another one."""
+
+
 def closest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word nearest to a mistyped one; None if none is near."""
     # A prefix may give a word the opposite meaning: a user who types async does not mean sync.
     others = [one for one in known if not word.endswith(one)]
-    word = "cuda" if word == "gpu" and "cuda" in others else word  # in letters, xpu is nearer
+    meant = _SYNONYMS.get(word, "")
+    if meant in others:
+        return meant
     return next(iter(difflib.get_close_matches(word, others, n=1)), None)
 
 

@@ -129,7 +129,8 @@ def _trained(
     spec, quiet = request.spec, options.as_json or options.as_csv
     remarks = [request.remark] if request.remark else []
     remarks += [] if workers is not None else [explained(spec, is_here=place.is_here)]
-    remarks += filter(None, [idle_cores(spec, workers, is_here=place.is_here)])
+    if idle := idle_cores(spec, workers, is_here=place.is_here):
+        remarks.append(idle)
     display = ProgressDisplay(err(), line_seconds=LINE_SECONDS)
     with _said_if_interrupted(display, spec, options.shared), display:
         shown = SpecOnce(display.show, spec, remarks)

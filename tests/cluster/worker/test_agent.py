@@ -413,7 +413,7 @@ def test_a_worker_that_is_alone_for_too_long_leaves(desk: Any) -> None:
 
 
 @pytest.mark.parametrize("error", [Unreachable, Untrusted, IncompatiblePeer, OtherDirectory])
-def test_a_worker_turns_away_from_an_address_where_somebody_else_answers(
+def test_a_worker_turns_away_from_an_address_where_another_program_answers(
     desk: Any, office: Office, error: type[Exception]
 ) -> None:
     """Of a manager's many addresses, some lead elsewhere from a worker's machine."""
@@ -422,7 +422,7 @@ def test_a_worker_turns_away_from_an_address_where_somebody_else_answers(
         address = Address("172.17.0.1", 1)
 
         def heartbeat(self, _: object) -> None:
-            raise error("there", "somebody else answers")
+            raise error("there", "another program answers")
 
         def close(self) -> None:
             """Nothing is open."""

@@ -54,7 +54,7 @@ def changed(trained: Trained, shared: Path) -> Callable[..., str]:
 
 
 def _copy_if_there(source: str, target: str) -> None:
-    with suppress(FileNotFoundError):  # its manager removes what nobody needs any more
+    with suppress(FileNotFoundError):  # the manager may be removing spent files
         shutil.copy2(source, target)
 
 

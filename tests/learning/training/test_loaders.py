@@ -230,7 +230,7 @@ def test_a_task_goes_on_with_or_without_loaders(tmp_path: Path, helped: Helped) 
 def test_loaders_end_a_stopped_task_in_their_own_time(
     tmp_path: Path, helped: Helped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next task waits for batches that nobody needs any more, however long they take."""
+    """The next task first takes the batches of the stopped one, however long they take."""
     monkeypatch.setattr(training_loaders, "_LOOK_SECONDS", 0.1)
     task = loaded(tmp_path, "reading_tasks:Slow")
     loaders = helped(task, 1)

@@ -405,8 +405,8 @@ class WaitingWatch:
 
     def take(self, status: messages.Status, now_seconds: float) -> states.ExperimentEvent | None:
         """Return an event if this status, at this time, makes the wait too long."""
-        why = why_waiting(status)
-        if not why:
+        why, shown = why_waiting(status), status.experiment
+        if shown is None or not why:
             self._since, self._is_told = None, False
             return None
         if self._since is None:
@@ -414,8 +414,6 @@ class WaitingWatch:
         if self._is_told or now_seconds - self._since < self._seconds:
             return None
         self._is_told = True
-        shown = status.experiment
-        assert shown is not None  # noqa: S101 - it waits
         return states.ExperimentEvent(
             kind="waiting",
             experiment=shown.experiment,

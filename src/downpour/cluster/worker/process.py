@@ -136,7 +136,10 @@ def _get_ready(device: str) -> None:
 
 
 def listening_host(manager: Address, trust: Trust) -> str:
-    """Return where to listen: on loopback if the manager is there, else on all interfaces."""
+    """Return where to listen: on loopback if the manager is there, else on all interfaces.
+
+    A name that does not resolve would else end in a refusal to listen everywhere without a token.
+    """
     if manager.is_loopback:
         return "::1" if ":" in manager.host else "127.0.0.1"
     try:
