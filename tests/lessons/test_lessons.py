@@ -100,8 +100,16 @@ def test_without_a_kernel_a_line_says_what_to_install(
 @pytest.mark.timeout(600)
 @each_lesson
 def test_a_lesson_runs(lesson: lessons.Lesson, tmp_path: Path) -> None:
-    """Its check cell finds that what it claims is so here, too."""
-    lessons.execute(lesson.notebook(), tmp_path)
+    """Its check cell finds that what it claims is so here, too.
+
+    A check that other programs can spoil tells readers to run the lesson again, and so do we, once.
+    """
+    try:
+        lessons.execute(lesson.notebook(), tmp_path)
+    except nbclient.exceptions.CellExecutionError as failed:
+        if "run the lesson again" not in str(failed):
+            raise
+        lessons.execute(lesson.notebook(), tmp_path)
 
 
 @pytest.mark.slow
