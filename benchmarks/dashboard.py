@@ -70,7 +70,7 @@ class Viewer:
 @contextmanager
 def page_process(folder: Path) -> Iterator[tuple[psutil.Process, int]]:
     """Run `downpour dashboard` in a process of its own; yields it and its port."""
-    command = [sys.executable, "-m", "downpour.cli", "dashboard", str(folder), "--port", "0"]
+    command = [sys.executable, "-m", "downpour", "dashboard", str(folder), "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:

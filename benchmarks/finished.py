@@ -75,7 +75,7 @@ def measure(phase: str, shared: Path, spec: downpour.Spec) -> Row:
     with manager_process(shared) as (process, address), downpour.Client(address) as client:
         client.status()
         answered, times = time.monotonic() - began, process.cpu_times()
-        command = [sys.executable, "-m", "downpour.cli", "list", "--manager", address]
+        command = [sys.executable, "-m", "downpour", "list", "--manager", address]
         listed = timed(lambda: subprocess.run(command, stdout=subprocess.DEVNULL, check=False))
         submitted = timed(lambda: client.cancel(client.submit(spec)))
         return {

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from tests.lab.lab import Lab
 
 HERE = Path(__file__).parent
-DOWNPOUR = (sys.executable, "-m", "downpour.cli")
+DOWNPOUR = (sys.executable, "-m", "downpour")
 PORT = 9100
 STORE_AWAY_SECONDS = 30.0
 _LOOK_SECONDS = 2.0

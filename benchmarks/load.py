@@ -85,7 +85,7 @@ class Sleeper:
 @contextmanager
 def manager_process(shared: Path) -> Iterator[tuple[psutil.Process, str]]:
     """Run `downpour manager` in a process of its own; yields it and its address."""
-    command = [sys.executable, "-m", "downpour.cli", "manager", "--port", "0"]
+    command = [sys.executable, "-m", "downpour", "manager", "--port", "0"]
     # A file, because the manager would block at a log line once a pipe is full, and nothing reads
     # one here.
     with (

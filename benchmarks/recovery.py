@@ -58,7 +58,7 @@ class Child:
         self, log: Path, *words: str, environment: Mapping[str, str] | None = None
     ) -> None:
         self._log = log
-        command = [sys.executable, "-m", "downpour.cli", *words]
+        command = [sys.executable, "-m", "downpour", *words]
         with log.open("ab") as file:
             self._from = file.tell()
             variables = {**(environment or os.environ), **training_environment(1)}

@@ -115,7 +115,7 @@ def start(
     workers: int, options: list[str], shared: Path, folder: Path | None = None
 ) -> dict[str, float]:
     """Run once; returns seconds since the start by milestone, and the processor seconds."""
-    command = [sys.executable, "-m", "downpour.cli", "run", "--workers", str(workers), "--json"]
+    command = [sys.executable, "-m", "downpour", "run", "--workers", str(workers), "--json"]
     command += ["--local-steps", "1", "--evaluate-every", "0", "--shared", str(shared), *options]
     signs = *SIGNS.values(), "experiments/*/spec.toml"
     old = {path for sign in signs for path in shared.glob(sign)}

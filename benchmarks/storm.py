@@ -52,7 +52,7 @@ _PORT = 29_500
 
 def train_downpour(lab: Lab, options: argparse.Namespace) -> tuple[Storm, Outcome, float]:
     """Train with a manager and workers."""
-    command = [sys.executable, "-m", "downpour.cli"]
+    command = [sys.executable, "-m", "downpour"]
     shared = ["--shared", str(lab.folder)]
     first, *others = lab
     with (lab.path / "manager.log").open("w") as log:

@@ -41,7 +41,7 @@ from downpour.show.figures.timeline_figure import timelines_figure
 
 WORKERS = 9
 SLOWED = "worker-3"
-_COMMAND = [sys.executable, "-m", "downpour.cli"]
+_COMMAND = [sys.executable, "-m", "downpour"]
 _ALONE = {**os.environ, "OMP_NUM_THREADS": "1"}
 UNDISTURBED = "undisturbed"
 WAYS = ("quarter", "pauses", "neighbours", "wandering")

@@ -139,7 +139,7 @@ def downpour_run(settings: Mapping[str, object]) -> Starts:
         hosts = list(lab)
         where = ["--on", "ssh", "--hosts", str(lab.hosts_file), "--workers", str(len(hosts))]
         spec = _spec(lab, words, settings)
-        command = [python, "-m", "downpour.cli", "run", spec, *where, "--shared", str(lab.folder)]
+        command = [python, "-m", "downpour", "run", spec, *where, "--shared", str(lab.folder)]
         yield hosts[0], command
 
     return typed
@@ -150,7 +150,7 @@ def downpour_cluster(lab: Lab, python: str, words: Sequence[str]) -> Iterator[Ty
     first, second = list(lab)[:2]
     shared = ["--shared", str(lab.folder)]
     token = [*shared, "--token-file", str(lab.folder / "token")]
-    command = [python, "-m", "downpour.cli"]
+    command = [python, "-m", "downpour"]
     there = f"test -e {shlex.quote(str(lab.folder / 'token'))}"
     yield first, [*command, "manager", "--host", first.address, *shared, "--make-token"]
     successor = [*command, "manager", "--host", second.address, *token, "--successor"]

@@ -185,9 +185,7 @@ def trained_on_own(told):
     np.savez("own.npz", **dict(zip(columns, np.array(rows).T, strict=True)))
     file = Path(f"own-{told}.safetensors")
     command = ["predictor", "train", "own.npz", "--out", str(file), "--nets", "1"]
-    subprocess.run(
-        [sys.executable, "-m", "downpour.cli", *command], check=True, capture_output=True
-    )
+    subprocess.run([sys.executable, "-m", "downpour", *command], check=True, capture_output=True)
     print(f"{file}: trained on {len(rows)} tasks")
     return file
 

@@ -117,7 +117,7 @@ def test_a_variable_is_refused(
 def test_a_working_directory_may_be_gone(bad: Refused, tmp_path: Path) -> None:
     """Whatever is relative to it cannot be, and that is said: at the start, and by each command."""
     gone = tmp_path / "gone"
-    script = f"mkdir {gone}; cd {gone}; rmdir {gone}; exec {sys.executable} -P -m downpour.cli run"
+    script = f"mkdir {gone}; cd {gone}; rmdir {gone}; exec {sys.executable} -P -m downpour run"
     told = subprocess.run(
         ["sh", "-c", script],
         env={**os.environ, "PYTHONPATH": ":".join(filter(None, sys.path))},

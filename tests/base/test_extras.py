@@ -56,7 +56,7 @@ def command(
     bare: dict[str, str], *words: object, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a command where no optional library is installed."""
-    line = [sys.executable, "-m", "downpour.cli", *map(str, words)]
+    line = [sys.executable, "-m", "downpour", *map(str, words)]
     return subprocess.run(line, env=bare, cwd=cwd, capture_output=True, text=True, check=False)
 
 
@@ -219,7 +219,7 @@ def test_a_run_needs_none_of_them(bare: dict[str, str], tmp_path: Path) -> None:
 @contextmanager
 def serving(bare: dict[str, str], *words: object) -> Iterator[str]:
     """A process that serves until the block ends; yields its first line, with its address."""
-    line = [sys.executable, "-m", "downpour.cli", *map(str, words)]
+    line = [sys.executable, "-m", "downpour", *map(str, words)]
     with subprocess.Popen(line, env=bare, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:

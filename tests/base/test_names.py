@@ -300,7 +300,7 @@ def downpour(tmp_path: Path) -> Command:
     shutil.copy(EXTENDING / "extras.py", package)
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "downpour.cli", *words]
+        command = [sys.executable, "-m", "downpour", *words]
         path = os.pathsep.join([str(package), os.environ.get("PYTHONPATH", "")])
         environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "200"}
         return subprocess.run(

@@ -58,7 +58,7 @@ class Field:
         self.lab = lab
         self._shared = shared
         self._schedule, self._wait_seconds = schedule, wait_seconds
-        self._command = [sys.executable, "-m", *(command or ("downpour.cli",))]
+        self._command = [sys.executable, "-m", *(command or ("downpour",))]
         self._places: dict[str, _Place] = {}
         self._pause = Event()
         self.experiment = ""
@@ -80,7 +80,7 @@ class Field:
 
     def submit(self, *spec: str) -> None:
         """Submit an experiment from a host whose link nothing happens to."""
-        words = [*self._command[:2], "downpour.cli", "submit", *spec, *self._where]
+        words = [*self._command[:2], "downpour", "submit", *spec, *self._where]
         said = self.lab[CLIENT].run(*words, cwd=ROOT)
         self.experiment = said.splitlines()[0].split()[0]
 

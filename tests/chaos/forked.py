@@ -42,7 +42,7 @@ class Forked:
         environment: Mapping[str, str],
         folder: Path | None = None,
         files: Mapping[int, int] | None = None,
-        module: str = "downpour.cli",
+        module: str = "downpour",
         *,
         session: bool = False,
     ) -> None:

@@ -2,7 +2,7 @@
 
 A manager and a worker import torch and more for two and a half seconds of a core each, and the
 tests of this folder start hundreds of them. A fork of this process is a process like any other
-that `python -m downpour.cli` would have started, and it serves at once. `forked.py` calls this
+that `python -m downpour` would have started, and it serves at once. `forked.py` calls this
 script; nothing here computes anything, because threads do not survive a fork.
 """
 

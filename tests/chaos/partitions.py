@@ -42,7 +42,7 @@ STORES: tuple[Shared, ...] = ("folder", "objects")
 FIRST_AT = 2, 12
 _NOT_OF_IT = "NoLab", "another model", "replay"
 """How reasons begin that the checker of the history did not find."""
-DOWNPOUR = (sys.executable, "-m", "downpour.cli")
+DOWNPOUR = (sys.executable, "-m", "downpour")
 
 say = partial(print, flush=True)
 

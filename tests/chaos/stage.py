@@ -24,7 +24,7 @@ from tests.chaos.forked import QUIET, Forked
 from tests.chaos.line import Line, free_port
 
 PATIENCE_SECONDS = 240.0
-COMMAND = [sys.executable, "-m", "downpour.cli"]
+COMMAND = [sys.executable, "-m", "downpour"]
 FLAGS = "--shards", "4", "--epochs", "24", "--meet", "1", "--seed", "3"
 LONGER_THAN_LOST_SECONDS = 13.0
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 )
 def test_it_says_and_ends_with_the_same(words: list[str], tmp_path: Path) -> None:
     """Whether that is well or a mistake."""
-    command = [sys.executable, "-m", "downpour.cli", *words]
+    command = [sys.executable, "-m", "downpour", *words]
     begun = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     made = forked.run(words, os.environ, tmp_path)
     assert (made.returncode, made.stdout, made.stderr) == (

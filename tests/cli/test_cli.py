@@ -167,7 +167,7 @@ _IMPORTED = re.compile(r"import time: .*\| +(\S+)$")
 @contextmanager
 def process(*words: object) -> Iterator[subprocess.Popen[str]]:
     """Run a command that tells on standard error what it imports, and kill it at the end."""
-    command = [sys.executable, "-X", "importtime", "-m", "downpour.cli", *map(str, words)]
+    command = [sys.executable, "-X", "importtime", "-m", "downpour", *map(str, words)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         try:
             yield running

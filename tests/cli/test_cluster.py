@@ -22,7 +22,7 @@ from downpour.network.rpc import PROTOCOL, serve_manager
 from downpour.network.rpc.messages import ManagerInfo, ManagerService
 
 Refused = Callable[..., str]
-COMMAND = [sys.executable, "-m", "downpour.cli"]
+COMMAND = [sys.executable, "-m", "downpour"]
 PATIENCE_SECONDS = 60
 _TGKILL = {"x86_64": 234, "aarch64": 131}
 """Linux's number of the call that signals one thread of another process; Python has none for it."""

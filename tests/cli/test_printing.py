@@ -135,7 +135,7 @@ def test_json_has_null_for_what_is_no_number(capsys: pytest.CaptureFixture[str])
     assert shown == [{"a": None, "b": [None, None, 1.5]}]
 
 
-COMMAND = [sys.executable, "-m", "downpour.cli"]
+COMMAND = [sys.executable, "-m", "downpour"]
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_a_reader_may_leave(capfd: pytest.CaptureFixture[str], words: list[str])
 def test_streams_may_be_closed(closed: str) -> None:
     """What would have been written goes nowhere, and above all into no other file."""
     told = subprocess.run(
-        ["sh", "-c", f"{sys.executable} -m downpour.cli run --epochs 0 {closed}"],
+        ["sh", "-c", f"{sys.executable} -m downpour run --epochs 0 {closed}"],
         capture_output=True,
         text=True,
         check=False,

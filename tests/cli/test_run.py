@@ -18,7 +18,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("forked_clusters")
 
-COMMAND = [sys.executable, "-m", "downpour.cli", "run"]
+COMMAND = [sys.executable, "-m", "downpour", "run"]
 PATIENCE_SECONDS = 60
 
 

@@ -17,7 +17,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 RECORDED = Path(__file__).parents[1] / "recorded"
-COMMAND = [sys.executable, "-m", "downpour.cli"]
+COMMAND = [sys.executable, "-m", "downpour"]
 PAGE = re.compile(r"page at (http://127\.0\.0\.1:\d+/)")
 TOKEN = "the token of these tests"
 

@@ -142,7 +142,7 @@ def test_a_worker_under_another_name_than_its_certificates_is_refused(
     assert "127.0.0.1" not in status.out
 
 
-COMMAND = [sys.executable, "-m", "downpour.cli"]
+COMMAND = [sys.executable, "-m", "downpour"]
 PATIENCE_SECONDS = 60
 ADDRESSES = ("10.77.1.1", "10.77.1.2", "10.77.1.3", "10.77.1.4")
 LOOPBACK = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")

@@ -26,7 +26,7 @@ from .conftest import numbered
 
 pytestmark = pytest.mark.slow
 
-COMMAND = [sys.executable, "-m", "downpour.cli"]
+COMMAND = [sys.executable, "-m", "downpour"]
 PATIENCE_SECONDS = 100.0
 SPEC = downpour.Spec(
     model="mnist-cnn", shards=4, epochs=3, optimizer="adam", learning_rate=0.003, seed=7

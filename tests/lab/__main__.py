@@ -51,7 +51,7 @@ def _stay(profile: str, hosts: int) -> None:
             _say(f"removed what a killed lab has left: {path}")
         for host in [*lab, lab["store"]]:
             _say(f"\n{host.name} {host.address}\n  {host.entering}")
-        train = [sys.executable, "-m", "downpour.cli", "run", "--on", "ssh"]
+        train = [sys.executable, "-m", "downpour", "run", "--on", "ssh"]
         train += ["--hosts", str(lab.hosts_file), "--shared", str(lab.folder)]
         train += ["--workers", str(hosts)]
         _say(f"\nIn pc1, train on all of them:\n  {shlex.join(train)}")

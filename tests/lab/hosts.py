@@ -190,9 +190,7 @@ class LabHost:
 
     def downpour(self, *words: object, status: int | None = 0, seconds: float = 90.0) -> str:
         """Run a command of ours on it."""
-        return self.run(
-            sys.executable, "-m", "downpour.cli", *words, status=status, seconds=seconds
-        )
+        return self.run(sys.executable, "-m", "downpour", *words, status=status, seconds=seconds)
 
     def limit(self, *, processors: float | None = None, memory_bytes: int | None = None) -> None:
         """Limit what all its programs use together; None: no limit.

@@ -30,7 +30,7 @@ from tests.lab.lab import Lab
 ROOT = Path(__file__).parents[2]
 CODE = ROOT / "examples" / "tasks"
 TASK = "char_gpt"
-DOWNPOUR = (sys.executable, "-m", "downpour.cli")
+DOWNPOUR = (sys.executable, "-m", "downpour")
 FULL_SPEED = 0.4
 """Of a processor, so that two processors carry five hosts."""
 SECONDS = 400.0

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 EPOCHS, SHARDS = 3, 3
 SPEC = ["--dataset", "digits", "--model", "mlp", "--shards", str(SHARDS), "--seed", "3"]
 SPEC += ["--epochs", str(EPOCHS), "--batch-size", "32"]
-DOWNPOUR = (sys.executable, "-m", "downpour.cli")
+DOWNPOUR = (sys.executable, "-m", "downpour")
 SECONDS = 200.0
 MUCH_BYTES = 100_000_000
 

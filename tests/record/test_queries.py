@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from downpour.files.log_places import FolderLogs, LogLine
 from downpour.record import rows
-from downpour.record.logs import LogFilter, read_logs, span_of
 from downpour.record.record import read_record
 from downpour.record.record_lines import Dated
 from downpour.record.result import Result
+from downpour.record.stored_experiments import LogFilter, read_logs, span_of
 from downpour.record.tables import Tables
 from downpour.record.timeline import disturbed_seconds, resources
 from downpour.record.view import to_fields

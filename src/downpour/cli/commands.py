@@ -27,14 +27,13 @@ if TYPE_CHECKING:  # for the rules of layers and tests, which read imports
     from downpour.cli import (  # noqa: F401
         asking,
         clients,
-        doctor,
         runs,
         serving,
         showing,
         starting,
-        tidying,
         trained,
         up_and_down,
+        upkeep,
     )
 
 
@@ -281,8 +280,8 @@ GROUPS = {
         "results": "clients.results",
         "logs": "showing.logs",
         "trace": "showing.trace",
-        "du": "tidying.du",
-        "rm": "tidying.rm",
+        "du": "upkeep.du",
+        "rm": "upkeep.rm",
     },
     "Use a trained model": {
         "evaluate": "trained.evaluate",
@@ -300,9 +299,9 @@ GROUPS = {
         "worker": "serving.worker",
     },
     "Check and secure machines": {
-        "doctor": "doctor.doctor",
+        "doctor": "upkeep.doctor",
         "ping": "asking.ping",
-        "certs": "doctor.certs",
+        "certs": "upkeep.certs",
     },
 }
 """By title in the help: each command's name, and the place of its function."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from downpour.files.log_places import LogLine, LogPlace
-    from downpour.record.logs import LogCursor, LogFilter, LogPage
+    from downpour.record.stored_experiments import LogCursor, LogFilter, LogPage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +264,7 @@ def logs(options: _LogsOptions, credentials: Credentials) -> None:
     """
     from downpour.files.log_places import level_of, logs_of
     from downpour.files.store.shared_directory import seen_location
-    from downpour.record.logs import LogFilter, exported_seconds, span_of
+    from downpour.record.stored_experiments import LogFilter, exported_seconds, span_of
 
     last = options.last
     wanted = LogFilter(
@@ -305,7 +305,7 @@ class _Printer:
                 self._print(line)
 
     def _read(self) -> list[LogLine]:
-        from downpour.record.logs import read_logs
+        from downpour.record.stored_experiments import read_logs
 
         begin = self._wanted.begin if self._cursor is None else 0.0
         page = read_logs(self._place, self._cursor, changed_after=begin)

@@ -73,11 +73,11 @@ AGGREGATORS = Family(
             "that of shard 0, like the ECE751 code",
         ),
         "median": Member(
-            "downpour.files.aggregators.statistics:MEDIAN",
+            "downpour.files.aggregators:MEDIAN",
             "of each number, so that one bad update cannot spoil it",
         ),
         "trimmed-mean": Member(
-            "downpour.files.aggregators.statistics:trimmed_mean",
+            "downpour.files.aggregators:trimmed_mean",
             "without that share of the updates at either end, number by number",
             Number("SHARE", example=0.2, below=0.5),
         ),

@@ -38,7 +38,7 @@ def test_containers_train_the_same_bytes_as_anybody(
     """As a run without containers where the numerics agree, else as another run with them."""
     words = ["run", EXAMPLE, *OPTIONS, "--workers", "2", "--json"]
     words += ["--shared", str(tmp_path), "--data-dir", str(data_dir)]
-    command = [sys.executable, "-m", "downpour.cli", *words]
+    command = [sys.executable, "-m", "downpour", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     folder = tmp_path / "experiments" / json.loads(done.stdout)["experiment"]
     lines = (folder / "record.jsonl").read_text().splitlines()

@@ -183,7 +183,7 @@ def translated(word: str, here: dict[str, str]) -> str:
 def start(words: list[str], variables: dict[str, str]) -> subprocess.Popen[bytes]:
     """Start a command of `downpour`."""
     return subprocess.Popen(
-        [sys.executable, "-m", "downpour.cli", *words],
+        [sys.executable, "-m", "downpour", *words],
         env={**os.environ, **variables},
         stderr=subprocess.DEVNULL,
     )

@@ -27,7 +27,7 @@ class Processes:
 
     def start(self, worker: WorkerOptions, environment: Mapping[str, str], log: Path) -> None:
         self.started.append(worker)
-        words = [sys.executable, "-m", "downpour.cli", *worker.arguments(), "--log", str(log)]
+        words = [sys.executable, "-m", "downpour", *worker.arguments(), "--log", str(log)]
         given = {**os.environ, **environment, **worker.credentials.to_environment()}
         self.running[worker.name] = subprocess.Popen(words, env=given)
 

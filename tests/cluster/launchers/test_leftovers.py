@@ -89,7 +89,7 @@ class Place:
         here.mkdir(exist_ok=True)
         words = ["run", "--shards", "2", "--workers", "2", "--shared", str(self.shared)]
         process = subprocess.Popen(
-            [sys.executable, "-m", "downpour.cli", *words, "--epochs", str(epochs), *self.words],
+            [sys.executable, "-m", "downpour", *words, "--epochs", str(epochs), *self.words],
             cwd=here,
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

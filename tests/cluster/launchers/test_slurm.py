@@ -37,7 +37,7 @@ GOLDEN = """\
 #SBATCH --mem=4G
 #SBATCH '--constraint=a100&nvlink'
 export OMP_NUM_THREADS=2
-exec /venv/bin/python -m downpour.cli worker --manager 10.0.0.1:4000 \
+exec /venv/bin/python -m downpour worker --manager 10.0.0.1:4000 \
 --shared '/lab/100% mine' --drain-seconds 20.0 \
 --name "worker-$SLURM_ARRAY_TASK_ID" --place "$SLURM_ARRAY_TASK_ID"
 """

@@ -55,7 +55,7 @@ export DOWNPOUR_TLS_CA=/etc/ca.pem
 export A='b c'
 IFS= read -r DOWNPOUR_TOKEN && export DOWNPOUR_TOKEN
 exec 3<&0
-/venv/bin/python -m downpour.cli worker --manager 10.0.0.1:4000 --shared '/mnt/our lab' \
+/venv/bin/python -m downpour worker --manager 10.0.0.1:4000 --shared '/mnt/our lab' \
 --name worker-1 </dev/null 3<&- 2>&1 &
 worker=$!
 { while read -r _; do :; done; kill -TERM $worker; } <&3 >/dev/null 2>&1 &
@@ -274,7 +274,7 @@ def joined(client: ManagerClient, number: int) -> Status:
 def test_all_join_and_all_leave_at_one_signal(manager: Manager, tmp_path: Path) -> None:
     """The manager shows their labels and processes; the command ends well when all have left."""
     words = ["worker", "--count", "2", "--name", "w", "--label", "rack=3", "--shared"]
-    command = [sys.executable, "-m", "downpour.cli", *words, str(tmp_path)]
+    command = [sys.executable, "-m", "downpour", *words, str(tmp_path)]
     with (
         subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as several,
         ManagerClient(manager.address) as client,
@@ -298,6 +298,6 @@ def test_all_join_and_all_leave_at_one_signal(manager: Manager, tmp_path: Path) 
 def test_the_status_of_one_that_fails_is_the_commands(tmp_path: Path) -> None:
     """Here no manager comes, so an engine may try again."""
     words = ["worker", "--count", "2", "--connect-seconds", "0", "--shared", str(tmp_path)]
-    command = [sys.executable, "-m", "downpour.cli", *words]
+    command = [sys.executable, "-m", "downpour", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 75, done.stderr

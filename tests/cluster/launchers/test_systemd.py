@@ -32,7 +32,7 @@ StartLimitIntervalSec=0
 [Service]
 Environment=PYTHONHASHSEED=0
 Environment="DOWNPOUR_TOKEN_FILE=/our lab/100%%/token"
-ExecStart=PYTHON -m downpour.cli manager --shared "/our lab/100%%" --host 10.0.0.1 --port 4000 \
+ExecStart=PYTHON -m downpour manager --shared "/our lab/100%%" --host 10.0.0.1 --port 4000 \
 --data-dir "/d/\\"$$x\\\\"
 """
     + ENDING
@@ -50,7 +50,7 @@ Environment=MKL_NUM_THREADS=2
 Environment=OMP_WAIT_POLICY=PASSIVE
 Environment=GOMP_SPINCOUNT=1000
 Environment="DOWNPOUR_TOKEN_FILE=/our lab/100%%/token"
-ExecStart=PYTHON -m downpour.cli worker --shared "/our lab/100%%" --name %H-%i \
+ExecStart=PYTHON -m downpour worker --shared "/our lab/100%%" --name %H-%i \
 --accept-code --place %i
 """
     + ENDING

@@ -152,7 +152,7 @@ def downpour(*words: str, plant: Path) -> tuple[int, list[str]]:
     (plant / "sitecustomize.py").write_text(PLANT, encoding="utf-8")
     path = os.pathsep.join(filter(None, [str(plant), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
-        [sys.executable, "-m", "downpour.cli", *words],
+        [sys.executable, "-m", "downpour", *words],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,

@@ -30,7 +30,7 @@ def managing(
     shared: Path, before: str = "", environment: Mapping[str, str] | None = None
 ) -> Iterator[tuple[subprocess.Popen[bytes], Address, bytes]]:
     """A manager's process, its address, and what it said until then; ends it at last."""
-    words = [sys.executable, "-m", "downpour.cli", "manager", "--shared", str(shared), "--port=0"]
+    words = [sys.executable, "-m", "downpour", "manager", "--shared", str(shared), "--port=0"]
     process = subprocess.Popen(
         ["/bin/sh", "-c", f'{before} exec "$0" "$@"', *words],
         stderr=subprocess.PIPE,
@@ -113,7 +113,7 @@ def test_a_run_trains_without_the_c_extension_of_thrift(
 ) -> None:
     """All its processes speak the pure protocol, and its log has the remark once."""
     words = ["run", "--epochs=1", "--workers=2", f"--shared={tmp_path / 'shared'}"]
-    command = [sys.executable, "-m", "downpour.cli", *words]
+    command = [sys.executable, "-m", "downpour", *words]
     subprocess.run(command, env={**os.environ, **pure}, capture_output=True, check=True)
     (log,) = tmp_path.glob("shared/logs/2*")
     assert log.read_text().count("thrift lacks its C extension") == 1

@@ -54,7 +54,7 @@ def _words(process: psutil.Process) -> list[str]:
     """Return what a process was told after the name of our program; none if it is another's."""
     with suppress(psutil.NoSuchProcess):
         words = process.cmdline()
-        return words[3:] if words[1:3] == ["-m", "downpour.cli"] else []
+        return words[3:] if words[1:3] == ["-m", "downpour"] else []
     return []
 
 

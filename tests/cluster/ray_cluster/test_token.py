@@ -45,7 +45,7 @@ class Head:
         return {**ours, "HOME": str(self.home), "RAY_TMPDIR": str(self.folder / "tmp"), **more}
 
     def train(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "downpour.cli", "run", "--on", "ray", "--workers", "1"]
+        command = [sys.executable, "-m", "downpour", "run", "--on", "ray", "--workers", "1"]
         command += ["--epochs", "1", "--shared", str(self.folder / "shared"), "--json", *words]
         given = self.environment(**environment)
         return subprocess.run(command, env=given, capture_output=True, text=True, check=False)

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 SCRIPTS = Path(__file__).parents[3] / "examples" / "slurm"
 
-RUN = (sys.executable, "-m", "downpour.cli", "run", "--on", "slurm")
+RUN = (sys.executable, "-m", "downpour", "run", "--on", "slurm")
 
 
 def test_slurms_refusal_is_told_in_its_own_words(slurm: Lab, tmp_path: Path) -> None:

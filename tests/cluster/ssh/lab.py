@@ -137,7 +137,7 @@ class Lab:
         """Kill the workers of a host, and nothing else."""
         for process in psutil.Process(self._daemons[host].pid).children(recursive=True):
             with suppress(psutil.NoSuchProcess):
-                if "downpour.cli" in process.cmdline():
+                if "downpour" in process.cmdline():
                     process.kill()
 
     def running(self) -> list[psutil.Process]:

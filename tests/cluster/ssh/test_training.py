@@ -139,7 +139,7 @@ def test_workers_of_a_lost_host_come_back_and_another_machine_stops_all(
     address = next(one["name"] for one in processes(tmp_path, capsys) if one["role"] == "manager")
     submit = ["submit", "--manager", address, "--epochs", "1", "--shards", "3", "--watch"]
     assert run_command(submit) == 0
-    down = f"{sys.executable} -m downpour.cli down --shared {tmp_path} --drain-seconds 5"
+    down = f"{sys.executable} -m downpour down --shared {tmp_path} --drain-seconds 5"
     subprocess.run(["ssh", "-F", str(ssh.config), "n3", down], check=True)
     assert not processes(tmp_path, capsys)
     until(lambda: not ssh.running())

@@ -146,7 +146,7 @@ def test_the_status_of_a_search_has_all_runs(tmp_path: Path) -> None:
     assert "left" not in str(status_of(search_folder(tmp_path)))
 
 
-COMMAND = [sys.executable, "-m", "downpour.cli", "grid"]
+COMMAND = [sys.executable, "-m", "downpour", "grid"]
 QUICK = """\
 name = "quick"
 trials = 2

@@ -26,7 +26,7 @@ def test_a_users_task_is_replayed(own: downpour.Result, tmp_path: Path) -> None:
 def told(own: downpour.Result, shared: Path, project: Path) -> str:
     """Return what the command says of a replay that is refused, with the code of a folder."""
     outcome = subprocess.run(
-        [sys.executable, "-m", "downpour.cli", "replay", own.experiment, "--shared", str(shared)],
+        [sys.executable, "-m", "downpour", "replay", own.experiment, "--shared", str(shared)],
         env={**os.environ, VARIABLE: "regression", FOLDERS: str(project)},
         cwd=project,
         capture_output=True,

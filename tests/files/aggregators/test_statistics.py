@@ -7,9 +7,15 @@ from hypothesis import strategies as st
 
 from downpour.base.errors import NonFinite, SpecError, StoreError
 from downpour.files import aggregators
-from downpour.files.aggregators import AGGREGATORS, Aggregator, Contribution, fold, passes
+from downpour.files.aggregators import (
+    AGGREGATORS,
+    Aggregator,
+    Contribution,
+    Statistic,
+    fold,
+    passes,
+)
 from downpour.files.aggregators.passes import Base, examine
-from downpour.files.aggregators.statistics import Statistic
 from downpour.files.store import WHOLE, Array
 from downpour.files.store.layout import MemoryStore
 from tests.files.aggregators.conftest import contribute, imagine

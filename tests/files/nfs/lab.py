@@ -73,13 +73,13 @@ class Guest:
         return str(output)
 
     def downpour(self, *words: object, status: int | None = 0, seconds: float = 90) -> str:
-        program = (sys.executable, "-m", "downpour.cli")
+        program = (sys.executable, "-m", "downpour")
         return self.run(*program, *words, status=status, seconds=seconds)
 
     def start_downpour(self, *words: object) -> Path:
         """Start a command of ours that goes on; return the log of what it says, as seen there."""
         log = _COVERED / f"{words[0]}.log"
-        line = shlex.join([sys.executable, "-m", "downpour.cli", *map(str, words)])
+        line = shlex.join([sys.executable, "-m", "downpour", *map(str, words)])
         self.run("sh", "-c", f"setsid {line} >{log} </dev/null 2>&1 &")
         return log
 

@@ -138,7 +138,7 @@ def test_a_server_that_stands_still_is_waited_for(lab: Lab, anna: Guest, bert: G
 
 DOCTOR = """
 import signal, sys
-words = [sys.executable, "-m", "downpour.cli", "doctor", "--shared", "/mnt/shared"]
+words = [sys.executable, "-m", "downpour", "doctor", "--shared", "/mnt/shared"]
 doctor = subprocess.Popen(words, env={"PYTHONPATH": sys.path[0]}, stderr=subprocess.DEVNULL)
 while len(os.listdir(f"/proc/{doctor.pid}/task")) < 2:  # it has not begun
     time.sleep(0.1)

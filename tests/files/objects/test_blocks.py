@@ -275,7 +275,7 @@ def test_a_run_has_the_same_bytes_from_folder_and_bucket(
         shared = tmp_path / f"shared-{number}"
         words = ["run", str(tmp_path / "spec.toml"), "--shared", str(shared), *more]
         done = subprocess.run(
-            [sys.executable, "-m", "downpour.cli", *words],
+            [sys.executable, "-m", "downpour", *words],
             env={**s3.process_environment, "DOWNPOUR_LOCAL": str(tmp_path / "local")},
             capture_output=True,
             text=True,

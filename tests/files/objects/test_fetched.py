@@ -164,7 +164,7 @@ def test_a_run_trains_on_a_file_of_a_bucket(s3: S3Server, tmp_path: Path) -> Non
         words = ["run", "--dataset", "npz", "--data-path", str(path), "--model", "mlp"]
         words += ["--epochs", "2", "--on", "inline", "--workers", "2", "--shared", str(shared)]
         done = subprocess.run(
-            [sys.executable, "-m", "downpour.cli", *words],
+            [sys.executable, "-m", "downpour", *words],
             env={**s3.process_environment, "DOWNPOUR_LOCAL": str(tmp_path / "local")},
             capture_output=True,
             text=True,

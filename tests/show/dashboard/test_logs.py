@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from downpour.experiments.page_server import feeds as log_feed
 from downpour.experiments.page_server.feeds import PAGE_LINES, LogFeed, LogFeeds
 from downpour.files.log_places import LogLine
-from downpour.record.logs import LogFilter
+from downpour.record.stored_experiments import LogFilter
 from tests.files.logs.test_log_writer import Memory
 from tests.show.dashboard.kept_logs import EXPERIMENT, SUBMITTED, logged, recorded_at
 from tests.show.dashboard.served import Answer, Page, served

@@ -368,7 +368,7 @@ def _run_worker(options: dict[str, Any], ready: Callable[[Address], None]) -> No
     worker = TypeAdapter(WorkerOptions).validate_python(options)
     worker = replace(worker, device=devices_here().spread(worker.device, worker.place))
     if worker.device != CPU:
-        words = [sys.executable, "-m", "downpour.cli", *worker.arguments()]
+        words = [sys.executable, "-m", "downpour", *worker.arguments()]
         environment = without_credentials(os.environ) | worker.credentials.to_environment()
         os.execve(sys.executable, words, environment)  # noqa: S606
     run_worker(worker, lambda address, *_: ready(address))

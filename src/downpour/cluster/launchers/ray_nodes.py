@@ -37,7 +37,7 @@ class WorkerProcess:
         if self._stopped:
             return 0, ""
         self._process = subprocess.Popen(  # noqa: S603 - this package's own command
-            [sys.executable, "-m", "downpour.cli", *words],
+            [sys.executable, "-m", "downpour", *words],
             env={**without_credentials(os.environ), **environment},
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

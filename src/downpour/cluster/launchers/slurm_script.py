@@ -170,7 +170,7 @@ def script(
         "--requeue",
         *options.lines(),
     ]
-    words = [python, "-m", "downpour.cli", *started.arguments()]
+    words = [python, "-m", "downpour", *started.arguments()]
     # Slurm may leave all cards of a node visible; a task with its own card takes that one.
     index = f'--name "{prefix}-$SLURM_ARRAY_TASK_ID" --place "$SLURM_ARRAY_TASK_ID"'
     lines = [

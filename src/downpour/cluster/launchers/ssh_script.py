@@ -222,7 +222,7 @@ def worker_script(worker: WorkerOptions, host: Host, environment: Mapping[str, s
     lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     if worker.credentials.token:
         lines.append(f"IFS= read -r {TOKEN} && export {TOKEN}")
-    started = shlex.join([host.python, "-m", "downpour.cli", *worker.arguments()])
+    started = shlex.join([host.python, "-m", "downpour", *worker.arguments()])
     return "\n".join([*lines, _WORKER.format(worker=started, ended=ENDED)])
 
 

@@ -151,7 +151,7 @@ def _tag(shared: str) -> str:
 
 
 def _unit(role: str, shared: str, words: Sequence[str], environment: Mapping[str, str]) -> str:
-    command = [sys.executable, "-m", "downpour.cli", *words]
+    command = [sys.executable, "-m", "downpour", *words]
     lines = [f"Environment={_word(f'{name}={value}')}\n" for name, value in environment.items()]
     return _UNIT.format(
         role=role,

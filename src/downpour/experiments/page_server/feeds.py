@@ -18,8 +18,8 @@ from downpour.base.errors import FileCorrupt, StoreError
 from downpour.experiments.page_server.viewers import Chunk, event
 from downpour.files.log_places import LEVELS, LogLine, LogPlace
 from downpour.files.store.shared_directory import lost_its_manager
-from downpour.record.logs import LogCursor, LogFilter, read_logs
 from downpour.record.record import task_lines
+from downpour.record.stored_experiments import LogCursor, LogFilter, read_logs
 from downpour.show.dashboard.columns import Fields
 from downpour.show.dashboard.model import RecordTables
 from downpour.show.dashboard.page_data import RecordSource

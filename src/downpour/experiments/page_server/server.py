@@ -35,7 +35,7 @@ from downpour.experiments.page_server.place import (
 from downpour.files.log_places import LogPlace, logs_of
 from downpour.files.store.shared_directory import seen_location
 from downpour.network.rpc.trust import Trust
-from downpour.record.logs import exported_seconds
+from downpour.record.stored_experiments import exported_seconds
 from downpour.show.dashboard.page_data import PAGE, theme_css
 
 STREAMS_MAX = 64

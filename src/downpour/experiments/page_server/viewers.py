@@ -40,8 +40,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from downpour.base.errors import SpecError
 from downpour.files.log_places import LEVELS, level_of
 from downpour.host.process import connections_allowed, lacks_descriptors
-from downpour.record.logs import LogFilter, span_until
-from downpour.record.stored_experiments import submission_seconds
+from downpour.record.stored_experiments import LogFilter, span_until, submission_seconds
 
 log = logging.getLogger(__name__)
 

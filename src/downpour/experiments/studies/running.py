@@ -327,7 +327,7 @@ def detach(command: str, folder: StudyFolder[StudySpec], options: Sequence[str])
         folder.begin()
     log = folder.path / LOG_NAME
     words = [str(folder.study_file), "--out", str(folder.path), *options]
-    study = Child("downpour.cli", [command, *words], log=log)
+    study = Child("downpour", [command, *words], log=log)
     study.tell(b"", is_last=True)
     deadline = time.monotonic() + _START_SECONDS
     while holder(folder.path) is None and time.monotonic() < deadline:

@@ -1,5 +1,0 @@
-"""`python -m downpour.cli` is the command `downpour`."""
-
-from downpour.cli import main
-
-main()
