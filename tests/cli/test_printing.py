@@ -48,7 +48,7 @@ def test_the_spec_that_was_made_is_shown_once_training_begins(
     """What differs from the defaults, as TOML that makes it again, below the experiment's ID."""
     spec = Spec(shards=3, split="dirichlet(0.5)", model_options={"dropout": 0.1})
     seen: list[Status] = []
-    show = printing.SpecOnce(seen.append, spec).status
+    show = printing.RunNotes(seen.append, spec).status
     early = [during(ExperimentState.WAITING), during(ExperimentState.PREPARING)]
     late = [during(ExperimentState.RUNNING), during(ExperimentState.FINISHED)]
     for status in early:
@@ -69,7 +69,7 @@ def test_the_values_of_auto_are_explained_above_the_spec(
 ) -> None:
     """As a comment, once, and not before the experiment trains: what is shown is a spec."""
     asked = Spec.make({"optimizer_state": "auto"})
-    shown = printing.SpecOnce(lambda _: None, asked, ["2 workers"])
+    shown = printing.RunNotes(lambda _: None, asked, ["2 workers"])
     shown.resolved(resolved := resolve(asked, 2))
     shown.status(during(ExperimentState.PREPARING))
     assert capsys.readouterr().err == ""
@@ -92,7 +92,7 @@ def test_a_spec_that_continues_shows_all_epochs(capsys: pytest.CaptureFixture[st
 
 def test_an_experiment_without_workers_has_not_begun(capsys: pytest.CaptureFixture[str]) -> None:
     """The device that `auto` means is that of the workers, so the spec waits for one."""
-    shown = printing.SpecOnce(lambda _: None, Spec(shards=3))
+    shown = printing.RunNotes(lambda _: None, Spec(shards=3))
     shown.status(replace(during(ExperimentState.RUNNING), workers=()))
     assert capsys.readouterr().err == ""
     shown.status(during(ExperimentState.RUNNING))
@@ -101,7 +101,7 @@ def test_an_experiment_without_workers_has_not_begun(capsys: pytest.CaptureFixtu
 
 def test_an_experiment_that_never_trains_shows_no_spec(capsys: pytest.CaptureFixture[str]) -> None:
     """The reason stands alone, in one line."""
-    printing.SpecOnce(lambda _: None, Spec()).status(during(ExperimentState.FAILED))
+    printing.RunNotes(lambda _: None, Spec()).status(during(ExperimentState.FAILED))
     assert capsys.readouterr().err == ""
 
 

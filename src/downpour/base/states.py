@@ -205,10 +205,10 @@ class ExperimentEvent:
     """Something that happened to an experiment.
 
     `kind` is one of "submitted", "finished", "failed", "cancelled", "waiting", "worker-joined",
-    "worker-left" and "worker-lost". An experiment is "waiting" if no worker has trained it for a
-    while. `experiment` is its identifier, `name` the spec's name, and `state` its state after the
-    event. `reason` says why, if there is a reason. `worker` is the worker that joined, left or was
-    lost.
+    "worker-left" and "worker-lost". An experiment is "waiting" if for a minute no worker trains it,
+    or none ends a step. `experiment` is its identifier, `name` the spec's name, and `state` its
+    state after the event. `reason` says why, if there is a reason. `worker` is the worker that
+    joined, left or was lost.
     """
 
     kind: EventKind

@@ -293,7 +293,7 @@ def _stay(
     from downpour.show.tables.live import LINE_SECONDS, ProgressDisplay
 
     with ProgressDisplay(printing.err(), line_seconds=LINE_SECONDS) as display:
-        shown = printing.SpecOnce(display.show, asked)
+        shown = printing.RunNotes(display.show, asked)
         shown.resolved(resolved)
 
         def look(status: Status) -> None:

@@ -33,6 +33,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -118,18 +119,22 @@ def print_spec(spec: Spec, comments: Iterable[str] = ()) -> None:
         err().print(text.rstrip(), style="dim", highlight=False, markup=False, soft_wrap=True)
 
 
-class SpecOnce:
-    """Prints a run's spec once, when its experiment has begun to train, and shows each status.
+class RunNotes:
+    """Shows each status of a run, and prints its spec, and why it has waited for a minute.
 
-    It waits until then, because an experiment that fails early should print only the reason.
-    Without a worker, an experiment does not train. Comments above the spec give the experiment's
-    ID, `remarks`, and the values chosen for `auto`, so users can save the output as a spec file.
+    The spec comes once, when the experiment has begun to train, because an experiment that fails
+    early should print only the reason. Without a worker, an experiment does not train. Comments
+    above the spec give the experiment's ID, `remarks`, and the values chosen for `auto`, so users
+    can save the output as a spec file.
     """
 
     def __init__(
         self, show: Callable[[Status], None], asked: Spec, remarks: Iterable[str] = ()
     ) -> None:
+        from downpour.cluster.manager.status import WaitingWatch
+
         self._show = show
+        self._waiting = WaitingWatch()
         self._asked = asked
         self._spec: Spec | None = asked
         self._remarks = [*remarks]
@@ -142,7 +147,7 @@ class SpecOnce:
         self._remarks += [why] if why is not None else []
 
     def status(self, status: Status) -> None:
-        """Show a status; print the spec first if it is due."""
+        """Show a status; print the spec or a remark first if it is due."""
         now = status.experiment
         trains = now is not None and now.state == "running" and status.devices != ""
         if now is not None and self._spec is not None and (trains or now.state == "finished"):
@@ -150,6 +155,8 @@ class SpecOnce:
                 self._remarks.append(f"device = auto: {status.devices}")
             print_spec(self._spec, [now.experiment, *self._remarks])
             self._spec = None
+        if waits := self._waiting.take(status, time.monotonic()):
+            note(f"# {waits.reason}; `downpour logs` says more")
         self._show(status)
 
 

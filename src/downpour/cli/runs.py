@@ -17,7 +17,7 @@ from downpour.base.options import argument, flag, option, words_of
 from downpour.base.values import DEFAULT_SHARED
 from downpour.cli import common
 from downpour.cli.common import RESULTS, allow_code, allow_own_code, command, refuse_both
-from downpour.cli.printing import SpecOnce, err, note, out, print_json, print_result, say
+from downpour.cli.printing import RunNotes, err, note, out, print_json, print_result, say
 from downpour.cli.serving import page_on, page_socket
 from downpour.cli.spec_options import FoundSpec, SpecRequest
 from downpour.cli.up_and_down import LaunchOptions, dry_run, refuse_own_data, workers
@@ -133,7 +133,7 @@ def _trained(
         remarks.append(idle)
     display = ProgressDisplay(err(), line_seconds=LINE_SECONDS)
     with _said_if_interrupted(display, spec, options.shared), display:
-        shown = SpecOnce(display.show, spec, remarks)
+        shown = RunNotes(display.show, spec, remarks)
         watching = Watching(
             on_resolved=shown.resolved,
             on_status=display.show if quiet else shown.status,

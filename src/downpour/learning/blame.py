@@ -12,7 +12,7 @@ import sys
 import sysconfig
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -101,12 +101,23 @@ def ending_told(tell: Callable[[str], object]) -> Callable[[int], NoReturn]:
     end = os._exit
 
     def told(status: int) -> NoReturn:
-        frames = reversed(traceback.extract_stack()[:-1])
-        places = (place_of(frame.filename, frame.lineno or 0, frame.name) for frame in frames)
-        tell(f"ends its process with os._exit({status}) ({next(filter(None, places), 'unknown')})")
+        place = _innermost(traceback.extract_stack()[:-1]) or "unknown"
+        tell(f"ends its process with os._exit({status}) ({place})")
         end(status or 1)
 
     return told
+
+
+def place_of_thread(thread: int) -> str:
+    """Return "file:line in function" of a thread's innermost call in the user's code, or at all."""
+    frames = traceback.extract_stack(sys._current_frames().get(thread))  # noqa: SLF001 - the only way
+    called = frames[-1]
+    return _innermost(frames) or f"{Path(called.filename).name}:{called.lineno} in {called.name}"
+
+
+def _innermost(frames: Sequence[traceback.FrameSummary]) -> str:
+    places = (place_of(frame.filename, frame.lineno or 0, frame.name) for frame in reversed(frames))
+    return next(filter(None, places), "")
 
 
 def _place(error: BaseException) -> str:

@@ -326,6 +326,7 @@ def test_work_besides_training_is_told_once_it_takes_long() -> None:
 
 
 WORKER = WorkerStatus(worker="w", address="127.0.0.1:1", state=WorkerState.IDLE, tasks_done=0)
+STUCK = replace(WORKER, state=WorkerState.STUCK)
 EXPERIMENT = ExperimentSummary(
     experiment="e-1", name="e", state=ExperimentState.RUNNING, rounds_done=0, rounds_total=4
 )
@@ -345,6 +346,8 @@ BUSY = replace(ALONE, workers=(WORKER,), tasks=(PENDING, RUNNING))
         (Status(change=1), ""),
         (ALONE, "no worker is there"),
         (replace(ALONE, workers=(WORKER,)), "no worker has taken a task"),
+        (replace(ALONE, workers=(STUCK,)), "all workers are stuck in a task"),
+        (replace(ALONE, workers=(STUCK, WORKER)), "no worker has taken a task"),
         (BUSY, ""),
         (replace(ALONE, tasks=(PUBLISHED,)), ""),
         (replace(ALONE, experiment=replace(EXPERIMENT, state=ExperimentState.PREPARING)), ""),
@@ -373,6 +376,25 @@ def test_it_is_told_once_for_each_time() -> None:
     assert watch.take(BUSY, 501.0) is None
     assert [watch.take(ALONE, 600.0), watch.take(ALONE, 659.0)] == [None, None]
     assert watch.take(ALONE, 660.0) is not None
+
+
+def test_tasks_that_stand_still_are_told() -> None:
+    """Until a step ends or a file moves. Who then goes on has long steps, and twice the time."""
+    watch = WaitingWatch(seconds=60.0)
+
+    def told(step: int, at_seconds: float, moved_bytes: int = 0) -> str:
+        task = replace(RUNNING, worker="w", steps_done=step, moved_bytes=moved_bytes)
+        event = watch.take(replace(BUSY, tasks=(PENDING, task)), at_seconds)
+        return event.reason if event else ""
+
+    assert [told(1, 0), told(1, 1), told(1, 60), told(1, 61), told(1, 500)] == [
+        *("", "", "", "no worker ends a step, for 60 s", "")
+    ]
+    assert [told(2, 600), told(2, 601), told(2, 720)] == [""] * 3
+    assert told(2, 721) == "no worker ends a step, for 120 s"
+    assert [told(3, 800 + step, moved_bytes=step) for step in range(300)] == [""] * 300
+    paused = replace(BUSY, experiment=replace(EXPERIMENT, paused=True), tasks=(RUNNING,))
+    assert [watch.take(paused, at_seconds) for at_seconds in (1200, 9999)] == [None] * 2
 
 
 @pytest.fixture

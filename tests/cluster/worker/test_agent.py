@@ -28,7 +28,6 @@ from downpour.base.errors import (
     Refused,
     SharedDirectoryError,
     SpecError,
-    UnfitWorker,
     Unreachable,
     Untrusted,
 )
@@ -480,20 +479,3 @@ def test_a_look_at_the_machine_that_fails_does_not_silence_the_worker(
     while not desk.manager.beats.empty():
         desk.manager.beats.get()
     assert desk.manager.beats.get(timeout=PATIENCE_SECONDS).worker == office.agent.name
-
-
-def test_only_unforeseen_errors_are_logged_with_their_traceback(
-    desk: Any, office: Office, caplog: pytest.LogCaptureFixture
-) -> None:
-    """An error of this package's tree is one line."""
-
-    def fail(_: TaskControl) -> Update:
-        raise UnfitWorker("this worker trains on the cpu")
-
-    office.work.act = fail
-    office.client.train(task())
-    kind = desk.manager.reports.get(timeout=PATIENCE_SECONDS)[1][0]
-    assert kind is FailureKind.OTHER_CODE, "which costs the task no retry"
-    said = [record for record in caplog.records if "trains on the cpu" in record.getMessage()]
-    assert said
-    assert not any(record.exc_info for record in said)

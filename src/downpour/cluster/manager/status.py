@@ -396,31 +396,51 @@ WAITING_SECONDS = 60.0
 
 
 class WaitingWatch:
-    """Reports once, each time that an experiment has waited for too long."""
+    """Reports once, each time that an experiment has waited for too long.
+
+    Tasks that run wait, too, while none ends a step or moves a file. If they then go on by
+    themselves, their steps are long, and the next such wait may take twice as long.
+    """
 
     def __init__(self, seconds: float = WAITING_SECONDS) -> None:
-        self._seconds = seconds
+        self._seconds = self._still_seconds = seconds
         self._since: float | None = None
-        self._is_told = False
+        self._told = self._progress = ""
 
     def take(self, status: messages.Status, now_seconds: float) -> states.ExperimentEvent | None:
         """Return an event if this status, at this time, makes the wait too long."""
-        why, shown = why_waiting(status), status.experiment
+        progress, before = _progress(status), self._progress
+        still = _STILL if progress and progress == before else ""
+        why, shown, self._progress = why_waiting(status) or still, status.experiment, progress
         if shown is None or not why:
-            self._since, self._is_told = None, False
+            self._still_seconds *= 2 if self._told == _STILL else 1
+            self._since, self._told = None, ""
             return None
         if self._since is None:
             self._since = now_seconds
-        if self._is_told or now_seconds - self._since < self._seconds:
+        waited_seconds = now_seconds - self._since
+        if self._told or waited_seconds < (self._still_seconds if still else self._seconds):
             return None
-        self._is_told = True
+        self._told = why
         return states.ExperimentEvent(
             kind="waiting",
             experiment=shown.experiment,
             name=shown.name,
             state=shown.state,
-            reason=f"{why}, for {now_seconds - self._since:.0f} s",
+            reason=f"{why}, for {waited_seconds:.0f} s",
         )
+
+
+_STILL = "no worker ends a step"
+
+
+def _progress(status: messages.Status) -> str:
+    """Return what changes as soon as any running task gets on; empty if none runs."""
+    shown = status.experiment
+    if shown is None or shown.state is not states.ExperimentState.RUNNING or shown.paused:
+        return ""
+    running = (task for task in status.tasks if task.state is states.TaskState.RUNNING)
+    return "".join(f"{task.worker} {task.steps_done} {task.moved_bytes};" for task in running)
 
 
 def why_waiting(status: messages.Status) -> str:
@@ -436,4 +456,6 @@ def why_waiting(status: messages.Status) -> str:
         return shown.reason
     if not status.workers:
         return "no worker is there"
+    if all(worker.state is states.WorkerState.STUCK for worker in status.workers):
+        return "all workers are stuck in a task"
     return "no worker has taken a task"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
-from threading import Lock, Timer
+from threading import Lock, Timer, get_ident
 
 from downpour.base import VERSION, values
 from downpour.base.errors import (
@@ -31,13 +31,14 @@ from downpour.core.node import worker as node
 from downpour.files.store import SharedDirectory
 from downpour.host.machine import Samples
 from downpour.host.process import THREADS, Threads
-from downpour.learning.blame import is_of_users_code, users_errors
+from downpour.learning.blame import is_of_users_code, place_of_thread, users_errors
 from downpour.network.discovery import manager_may_come
 from downpour.network.rpc import PROTOCOL, Address, ManagerClient, messages
 
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
+_STILL_SECONDS = 60.0
 _BLOCKS_TOLD = 1000
 _BLOCKS_NAMED = 3
 
@@ -111,6 +112,9 @@ class WorkerAgent:
         self._where = ("", 0)
         self._told_blocks = ("", 0)
         self._other_blocks: dict[str, str] = {}
+        self._trains_in = get_ident()
+        self._step: list[tuple[values.AttemptId, int]] = []
+        self._step_since, self._still_seconds = 0.0, _STILL_SECONDS
 
     @property
     def name(self) -> str:
@@ -238,6 +242,7 @@ class WorkerAgent:
 
         Before its first task, it lets this process `get_ready`.
         """
+        self._trains_in = get_ident()
         self.threads.start("heartbeat", self._beat, alone_seconds)
         get_ready()
         while (accepted := self._next()) is not None:
@@ -389,6 +394,7 @@ class WorkerAgent:
         with self._lock:
             beat = self._node.beat()
             usual = self._node.heartbeat_seconds
+        self._log_standstill(beat.running)
         self._tell_blocks()  # before a snapshot that depends on them
         running = tuple(
             replace(one, snapshot=None) if one.attempt.experiment in self._other_blocks else one
@@ -413,3 +419,13 @@ class WorkerAgent:
             )
         # Without the lock: `register` takes it, and so does `ping`, which the manager calls then.
         self._do(actions)
+
+    def _log_standstill(self, running: Sequence[values.Progress]) -> None:
+        """Log the place of a task that has ended no step for long; then wait twice as long."""
+        now, step = self.threads.now(), [(one.attempt, one.steps_done) for one in running]
+        if step != self._step:
+            self._step, self._step_since = step, now
+        elif step and now - self._step_since >= self._still_seconds:
+            self._still_seconds *= 2
+            place, seconds = place_of_thread(self._trains_in), now - self._step_since
+            log.warning("%s: no step has ended for %.0f s (%s)", self.name, seconds, place)
