@@ -9,11 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
+import psutil
 import pytest
 
 from downpour.base import VERSION
 from downpour.base.errors import LaunchError, SpecError, last_line
 from downpour.base.names import Devices
+from downpour.cluster.launchers import ssh
 from downpour.cluster.launchers.ssh import (
     SshEngine,
     TetheredWorkers,
@@ -120,6 +122,23 @@ def test_the_workers_of_a_host_have_places_of_their_own(tmp_path: Path) -> None:
     engine.start(replace(WORKER, name="worker-0"), {}, tmp_path / "log")
     assert placed[-1] == "n1:0"
     engine.close()
+
+
+def test_a_worker_that_hangs_ends_with_its_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ignores the end of its input, and holds the shell's output open; no process stays."""
+    monkeypatch.setattr(ssh, "_CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr(ssh, "_READ_SECONDS", 10.0)
+    pids = tmp_path / "pids"
+    script = f"sleep 600 & echo $! > {pids}.new; mv {pids}.new {pids}; wait"
+    engine = TetheredWorkers([Host("n1")], lambda *_: ["/bin/sh", "-c", script])
+    engine.start(WORKER, {}, tmp_path / "log")
+    while not pids.exists():
+        pass
+    engine.close()
+    sleeping = int(pids.read_text())
+    assert not psutil.pid_exists(sleeping) or psutil.Process(sleeping).status() == "zombie"
 
 
 def test_a_host_tells_its_version_and_folder(tmp_path: Path) -> None:

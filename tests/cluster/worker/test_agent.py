@@ -5,7 +5,6 @@ it proves which attempt a worker begins, stops, hands over, mentions and reports
 hears what a manager says is proved here.
 """
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -96,7 +95,7 @@ class Office:
 
 
 @contextmanager
-def at_work(desk: Any, alone_seconds: float = math.inf) -> Iterator[Office]:
+def at_work(desk: Any, **options: Any) -> Iterator[Office]:
     """Let a worker register whose tasks succeed at once."""
     work = Work(SimpleQueue(), lambda _: UPDATE)
     agent = WorkerAgent(
@@ -109,7 +108,7 @@ def at_work(desk: Any, alone_seconds: float = math.inf) -> Iterator[Office]:
     )
     server = serve_worker(agent, "127.0.0.1", 0).start()
     agent.register(server.address.host, server.address.port)
-    thread = Thread(target=agent.run, kwargs={"alone_seconds": alone_seconds})
+    thread = Thread(target=agent.run, kwargs=options)
     thread.start()
     client = WorkerClient(server.address)
     try:

@@ -4,6 +4,7 @@ Each worker is the child of a shell whose input we hold open; by ssh, its connec
 """
 
 import os
+import signal
 import socket
 import subprocess
 import time
@@ -22,10 +23,13 @@ from downpour.cluster.launchers.cluster import PlacedCluster
 from downpour.cluster.launchers.slurm import reachable_host
 from downpour.cluster.launchers.ssh_script import SshOptions
 from downpour.cluster.options import WorkerOptions, training_environment
+from downpour.host.process import signal_group
 from downpour.learning.auto import devices_for
 
-_CLOSE_SECONDS = 60.0
-"""A worker leaves within seconds; one whose host is gone never says so."""
+_CLOSE_SECONDS = 75.0
+"""A worker leaves within seconds, and after a minute if it hangs; one whose host is gone never says
+so."""
+_READ_SECONDS = 5.0
 _KEPT_LINES = 20
 
 
@@ -123,8 +127,8 @@ class _Connection:
         """Wait until the reader has read all output; kill the shell if that takes longer."""
         self._reader.join(seconds)
         if self._reader.is_alive():
-            self._shell.kill()
-            self._reader.join()
+            signal_group(self._shell.pid, signal.SIGKILL)
+            self._reader.join(_READ_SECONDS)  # another group may hold the output open
 
     def _read(self, log: Path | int) -> None:
         status, lines = None, deque[str](maxlen=_KEPT_LINES)

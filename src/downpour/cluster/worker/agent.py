@@ -113,8 +113,8 @@ class WorkerAgent:
         self._told_blocks = ("", 0)
         self._other_blocks: dict[str, str] = {}
         self._trains_in = get_ident()
-        self._step: list[tuple[values.AttemptId, int]] = []
-        self._step_since, self._still_seconds = 0.0, _STILL_SECONDS
+        self._last_progress: list[tuple[values.AttemptId, int, int]] = []
+        self._moved_at_seconds, self._still_seconds = 0.0, _STILL_SECONDS
 
     @property
     def name(self) -> str:
@@ -236,14 +236,18 @@ class WorkerAgent:
         return address
 
     def run(
-        self, alone_seconds: float = math.inf, get_ready: Callable[[], object] = lambda: None
+        self,
+        alone_seconds: float = math.inf,
+        get_ready: Callable[[], object] = lambda: None,
+        on_standstill: Callable[[], object] | None = None,
     ) -> None:
         """Work until the worker leaves, or hears no manager for `alone_seconds`; unregister.
 
-        Before its first task, it lets this process `get_ready`.
+        Before its first task, it lets this process `get_ready`. A worker that should leave, but
+        ends no step for a minute, calls `on_standstill`.
         """
         self._trains_in = get_ident()
-        self.threads.start("heartbeat", self._beat, alone_seconds)
+        self.threads.start("heartbeat", self._beat, alone_seconds, on_standstill)
         get_ready()
         while (accepted := self._next()) is not None:
             end = self._end_of(accepted)
@@ -345,7 +349,7 @@ class WorkerAgent:
 
     # The heartbeat, in a separate thread
 
-    def _beat(self, alone_seconds: float) -> None:
+    def _beat(self, alone_seconds: float, on_standstill: Callable[[], object] | None) -> None:
         told, heard_seconds = set[type[Exception]](), self.threads.now()
         while self._wait_to_beat():
             try:
@@ -364,6 +368,13 @@ class WorkerAgent:
                     self.leave()
             except Exception:  # this thread must live: without heartbeats the worker is lost
                 log.exception("%s: the heartbeat failed", self.name)
+        if on_standstill is not None:
+            before = self._progress()
+            self.threads.sleep(_STILL_SECONDS)
+            if before and before == self._progress():
+                place = place_of_thread(self._trains_in)
+                log.error("%s: ends without its task, which ends no step (%s)", self.name, place)
+                on_standstill()
 
     def _wait_to_beat(self) -> bool:
         """Wait until a heartbeat is due; returns whether to send it: false if the worker leaves."""
@@ -394,7 +405,7 @@ class WorkerAgent:
         with self._lock:
             beat = self._node.beat()
             usual = self._node.heartbeat_seconds
-        self._log_standstill(beat.running)
+        self._log_standstill()
         self._tell_blocks()  # before a snapshot that depends on them
         running = tuple(
             replace(one, snapshot=None) if one.attempt.experiment in self._other_blocks else one
@@ -420,12 +431,16 @@ class WorkerAgent:
         # Without the lock: `register` takes it, and so does `ping`, which the manager calls then.
         self._do(actions)
 
-    def _log_standstill(self, running: Sequence[values.Progress]) -> None:
+    def _log_standstill(self) -> None:
         """Log the place of a task that has ended no step for long; then wait twice as long."""
-        now, step = self.threads.now(), [(one.attempt, one.steps_done) for one in running]
-        if step != self._step:
-            self._step, self._step_since = step, now
-        elif step and now - self._step_since >= self._still_seconds:
+        now, progress = self.threads.now(), self._progress()
+        if progress != self._last_progress:
+            self._last_progress, self._moved_at_seconds = progress, now
+        elif progress and now - self._moved_at_seconds >= self._still_seconds:
             self._still_seconds *= 2
-            place, seconds = place_of_thread(self._trains_in), now - self._step_since
+            place, seconds = place_of_thread(self._trains_in), now - self._moved_at_seconds
             log.warning("%s: no step has ended for %.0f s (%s)", self.name, seconds, place)
+
+    def _progress(self) -> list[tuple[values.AttemptId, int, int]]:
+        """Return how far the tasks have come; empty without one."""
+        return [(held.attempt, held.steps_done, held.moved_bytes) for held in self._node.held]

@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import secrets
+import signal
 import socket
 import time
 from collections import Counter
@@ -40,6 +41,7 @@ from downpour.network.rpc.messages import TaskMessage
 
 log = logging.getLogger(__name__)
 
+_LOG_SECONDS = 2.0
 _EVERYWHERE = "::"
 _EVERYWHERE_V4 = "0.0.0.0"  # noqa: S104 - only where trust is asked for
 
@@ -99,7 +101,8 @@ def run_worker(
         ready(here, agent.manager, options.device)
         if endpoint is not None:
             measured(endpoint.start().url)
-        agent.run(options.alone_seconds or math.inf, partial(_get_ready, options.device))
+        hangs = _kill_this if obey is None else None
+        agent.run(options.alone_seconds or math.inf, partial(_get_ready, options.device), hangs)
 
 
 def _heed(
@@ -120,6 +123,12 @@ def _heed(
 
     if options.notice:
         Thread(target=wait, args=(notice_at(options.notice),), daemon=True).start()
+
+
+def _kill_this() -> None:
+    """Kill this process, whose task hangs in a user's code; its log is written before."""
+    time.sleep(_LOG_SECONDS)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _get_ready(device: str) -> None:
