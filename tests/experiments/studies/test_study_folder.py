@@ -9,6 +9,7 @@ import pytest
 
 import downpour
 from downpour.base.errors import SpecError
+from downpour.core.resolve import LocalOptimizer
 from downpour.core.spec import ResolvedSpec
 from downpour.experiments.studies import (
     Grid,
@@ -17,6 +18,7 @@ from downpour.experiments.studies import (
     grid_results,
     read_folder,
     run_study,
+    study,
 )
 from downpour.experiments.studies.search import draw_search, search_files
 from tests.experiments.studies.conftest import (
@@ -103,6 +105,29 @@ def test_a_search_without_an_accuracy_is_not_drawn(tmp_path: Path) -> None:
     run_study(folder, FakeBackend(hopeless=set(range(1, 13))), Silence())
     draw_search(folder)
     assert search_files(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("make", "axis"),
+    [
+        (grid_folder, "learning_rate=[0.1, 0.2]"),
+        (search_folder, "[search]\ntrials=2\nlearning_rate=[0.1, 0.2]"),
+    ],
+)
+def test_results_of_a_users_task_need_no_code_of_it(
+    make: Callable[[Path, str], StudyFolder[StudySpec]],
+    axis: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The task had an optimizer of its own; whoever reads the results has no such module."""
+    monkeypatch.setattr(study, "trainer_of", lambda *_: LocalOptimizer(momentum=None))
+    folder = done(make(tmp_path, f'name="small"\nworkers=2\ntask="gone:Mine"\n{axis}\n'))
+    monkeypatch.setattr(study, "trainer_of", lambda *_: pytest.fail("looks at the task"))
+    again = read_folder(folder.path, type(folder.study))
+    again.check()
+    assert [one.run.spec.optimizer_state for one in again.ended()] == ["reset", "reset"]
+    assert again.study.plan(again.ended()).progress.left == 0
 
 
 def test_what_was_cut_off_begins_anew(folder: StudyFolder[StudySpec]) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import tomli_w
 
 from downpour.base.errors import FileCorrupt, FileMissing, SpecError
-from downpour.core.spec import Spec
+from downpour.core.spec import ResolvedSpec, Spec
 from downpour.experiments.studies import study
 from downpour.experiments.studies.folder import StudyFolder, check_run, read_folder
 from downpour.experiments.studies.search import FIGURE_STEM, Search
@@ -76,7 +76,7 @@ class Subgrid:
         setting = ", ".join(f"{a} {label(v)}" for a, v in zip(self.axes, values, strict=True))
         run = replace(study.Run.of(fields, workers), setting=setting)
         if repetition > 1:  # validate again: the seed may exceed its limit
-            return replace(run, spec=run.spec.replace(seed=run.spec.seed + repetition - 1))
+            return replace(run, asked=run.asked.replace(seed=run.asked.seed + repetition - 1))
         return run
 
 
@@ -154,10 +154,10 @@ class Grid(study.StudySpec):
         """Whether the grid has a run of this name."""
         return name in self.runs
 
-    def run_of(self, name: str, spec: Spec) -> study.Run | None:
+    def run_of(self, name: str, spec: ResolvedSpec) -> study.Run | None:
         """Return the run of this name, if it has this spec."""
         run = self.runs.get(name)
-        return run if run is not None and run.spec == spec else None
+        return None if run is None else run.trained_with(spec)
 
     def keeps_runs_of(self, former: Grid) -> bool:  # noqa: ARG002
         """Return true: a run's name holds a digest of all its fields, so it is no other run's."""

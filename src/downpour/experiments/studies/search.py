@@ -25,7 +25,7 @@ import tomli_w
 
 from downpour.base.errors import ExperimentFailed, SpecError
 from downpour.base.states import LOSS, ExperimentState, FailureKind, Goal
-from downpour.core.spec import Spec
+from downpour.core.spec import ResolvedSpec, Spec
 from downpour.experiments.studies import study
 from downpour.experiments.studies.folder import BEST_NAME, StudyFolder
 from downpour.experiments.studies.sampler import Pruner, Sampler, axis_of
@@ -115,7 +115,7 @@ class Search(study.StudySpec):
             goal=goal,
         )
         for run in search.samples():
-            if not run.spec.evaluate_every:
+            if not run.asked.evaluate_every:
                 accepted = f"must be at least 1, because the search optimizes {goal.metric}"
                 raise SpecError("evaluate_every", 0, accepted)
         return search
@@ -166,13 +166,12 @@ class Search(study.StudySpec):
         """Whether the name is the number of a run, as folders have it: four digits or more."""
         return name.isdecimal() and name == f"{int(name):04d}"
 
-    def run_of(self, name: str, spec: Spec) -> study.Run | None:
+    def run_of(self, name: str, spec: ResolvedSpec) -> study.Run | None:
         """Return the run of this number if the search allows its values; None for another spec."""
         values = self.values_of(spec)
         if not self.allows(values):
             return None
-        run = self.run(values, int(name))
-        return run if run.spec == spec else None
+        return self.run(values, int(name)).trained_with(spec)
 
     def keeps_runs_of(self, former: Search) -> bool:
         """Whether the runs of a former search count for this one.

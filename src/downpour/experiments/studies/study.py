@@ -14,7 +14,7 @@ import re
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -24,7 +24,7 @@ from pydantic import TypeAdapter
 
 from downpour.base.errors import FileCorrupt, SpecError, spoken
 from downpour.base.states import LOSS, ExperimentState
-from downpour.core.resolve import resolve
+from downpour.core.resolve import decided_in, resolve
 from downpour.core.spec import ResolvedSpec, Spec, toml_fields
 from downpour.files.spec_file import read_toml
 from downpour.learning.auto import trainer_of
@@ -89,15 +89,21 @@ def about(seconds: float | None) -> str:
 
 @dataclass(frozen=True)
 class Run:
-    """One experiment of a study."""
+    """One experiment of a study.
 
-    spec: ResolvedSpec
+    Before its end, its `spec` needs the code of a user's task. All else follows from `asked`, so
+    that reading results needs no such code.
+    """
+
+    asked: Spec
     workers: int | None
     """None if the backend decides."""
     number: int | None = None
     """From 1 in a search; a grid identifies its runs by their spec."""
     setting: str = field(default="", compare=False)
     """Its place in a grid: "split class, aggregate first"."""
+    trained: ResolvedSpec | None = field(default=None, compare=False)
+    """The spec that it was trained with; None before it has ended."""
 
     @classmethod
     def of(cls, fields: Mapping[str, Value], workers: int | None, number: int | None = None) -> Run:
@@ -105,7 +111,19 @@ class Run:
         if workers is None and fields.get("shards") is None:
             raise SpecError("workers", workers, "is required, unless shards is given")
         spec = Spec.make({"shards": workers, **fields})
-        return cls(resolve(spec, workers, trainer=trainer_of(spec, workers)), workers, number)
+        resolve(spec, workers)  # refuses values that are wrong with any optimizer of a task
+        return cls(spec, workers, number)
+
+    @cached_property
+    def spec(self) -> ResolvedSpec:
+        """The resolved spec."""
+        trainer = trainer_of(self.asked, self.workers) if self.trained is None else None
+        return self.trained or resolve(self.asked, self.workers, trainer=trainer)
+
+    def trained_with(self, spec: ResolvedSpec) -> Run | None:
+        """Return this run after its end; None if another run was trained with this spec."""
+        asked = self.asked.replace(**decided_in(self.asked, spec))
+        return replace(self, trained=spec) if resolve(asked, self.workers) == spec else None
 
     @cached_property
     def id(self) -> str:
@@ -114,11 +132,12 @@ class Run:
         It follows from spec and workers alone. So subgrids may share a run, and a growing grid
         keeps its runs. We leave out the name, because it changes nothing in the training.
         """
-        fields = self.spec.model_dump(exclude_defaults=True, exclude={"name"})
+        spec = self.spec if self.asked.task is None else self.asked
+        fields = spec.model_dump(exclude_defaults=True, exclude={"name"})
         content = json.dumps({**fields, "workers": self.workers}, sort_keys=True)
         digest = hashlib.sha256(content.encode()).hexdigest()[:10]
-        size = f"n{self.spec.shards}" if self.workers is None else f"w{self.workers}"
-        readable = f"{size}-{self.spec.split}-{self.spec.aggregate}-s{self.spec.seed}"
+        size = f"n{spec.shards}" if self.workers is None else f"w{self.workers}"
+        readable = f"{size}-{spec.split}-{spec.aggregate}-s{spec.seed}"
         return re.sub(r"[^A-Za-z0-9.]+", "-", f"{readable}-{digest}")
 
     @property
@@ -131,12 +150,12 @@ class Run:
         """The run's name on a progress bar."""
         if self.number is not None:
             return f"run {self.number}"
-        return ", ".join(filter(None, (self.setting, f"seed {self.spec.seed}")))
+        return ", ".join(filter(None, (self.setting, f"seed {self.asked.seed}")))
 
     @cached_property
     def group(self) -> str:
         """The key of the run's group: equal for runs that differ only in their seed."""
-        return self.spec.replace(seed=0).to_toml() + str(self.workers)
+        return self.asked.replace(seed=0).to_toml() + str(self.workers)
 
 
 Measured = Mapping[str, float | None]
