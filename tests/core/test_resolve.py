@@ -307,7 +307,7 @@ def test_a_task_s_own_optimizer_decides(
     spec = Spec.make({"task": "lab:Mine", "optimizer": named})
     resolved = resolve(spec, 4, trainer=LocalOptimizer(momentum=momentum))
     assert (resolved.optimizer_state, resolved.outer.optimizer) == (state, outer)
-    assert str(explained(spec, resolved)).endswith("mode sync, the optimizer of lab:Mine)")
+    assert str(explained(spec, resolved)).endswith("mode sync, the optimizer that lab:Mine takes)")
 
 
 def test_decided_values_are_explained_in_a_line() -> None:

@@ -34,7 +34,7 @@ def test_a_factory_outside_the_list_is_refused_by_naming_the_list(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The refusal says which prefixes are allowed, and by what."""
-    with pytest.raises(SpecError, match="DOWNPOUR_ALLOW allows none on this machine"):
+    with pytest.raises(SpecError, match="DOWNPOUR_ALLOW allows none on "):
         load_factory("dataset", "allowed_probe:make")
     monkeypatch.setenv(VARIABLE, "one.package,other")
     with pytest.raises(SpecError, match=r"allows modules under one\.package, other on"):
@@ -167,5 +167,5 @@ def test_a_file_beside_a_spec_does_not_stand_for_another_module(
         (folder / f"{module}.py").touch()
     allow_beside(folder, [name])
     assert os.environ[VARIABLE] == ""
-    with pytest.raises(SpecError, match="allows none on this machine"):
+    with pytest.raises(SpecError, match="allows none on "):
         check_factory("dataset", name)

@@ -132,7 +132,7 @@ class _UpOptions:
         "login. `downpour down --service` removes the services, and --dry-run prints them."
     )
     no_manager: bool = flag(
-        "Start only workers, for the manager that leads in the shared directory."
+        "With --service, start only workers, for the manager that leads in the shared directory."
     )
     dry_run: bool = dry_run()
 

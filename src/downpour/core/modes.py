@@ -222,14 +222,27 @@ def number(options: Options, name: str) -> float:
     return value
 
 
+def _enough(options: Options, name: str, shards: int) -> int:
+    """Return the number of shards that an option asks for, as a share of all or as a count."""
+    asked = number(options, name)
+    if not asked:
+        raise SpecError(f"mode_options.{name}", asked, "must be above 0: a share, or a count")
+    return count_of(asked, shards)
+
+
+def _rounds(options: Options, name: str) -> int:
+    rounds = number(options, name)
+    if rounds % 1:
+        raise SpecError(f"mode_options.{name}", rounds, "must be a whole number of rounds")
+    return int(rounds)
+
+
 # Local SGD with a barrier; with one meeting an epoch, it is FedAvg (McMahan et al. 2017).
 SYNC = ModeKind(make=lambda _options, _shards: Mode(together=None, ahead=0))
 # A round ends with the first k updates, and the scheduler cancels its other tasks (Dutta et al.
 # 2018, sec. 2). That round doesn't train their examples, as with the policy `drop`.
 K_SYNC = ModeKind(
-    make=lambda options, shards: Mode(
-        together=None, ahead=0, enough=count_of(number(options, "k"), shards)
-    ),
+    make=lambda options, shards: Mode(together=None, ahead=0, enough=_enough(options, "k", shards)),
     options={"k": 0.9},
 )
 
@@ -252,7 +265,7 @@ DOWNPOUR = ModeKind(make=_downpour, options={**STEP, **STALENESS})
 # al. 2013, sec. 3). With 0, all shards train the same round.
 SSP = ModeKind(
     make=lambda options, shards: replace(
-        _downpour(options, shards), ahead=int(number(options, "bound"))
+        _downpour(options, shards), ahead=_rounds(options, "bound")
     ),
     options={"bound": 2, **STEP, **STALENESS},
 )
@@ -303,7 +316,7 @@ def _fedbuff(options: Options, shards: int) -> Mode:
     (Dutta et al. 2018, sec. 2) counts all alike. If there are more shards than workers, a worker
     whose shard waits for the version trains another shard.
     """
-    together = count_of(number(options, "k"), shards)
+    together = _enough(options, "k", shards)
     return Mode(together=together, ahead=None, weight=staleness_of(options))
 
 
@@ -322,7 +335,7 @@ def _quorum(options: Options, shards: int) -> Mode:
     to wait for.
     """
     return Mode(
-        together=count_of(number(options, "quorum"), shards),
+        together=_enough(options, "quorum", shards),
         ahead=None,
         grace_seconds=float(number(options, "grace_seconds")),
         weight=staleness_of(options),

@@ -103,7 +103,7 @@ def explained(asked: Spec, resolved: ResolvedSpec) -> str | None:
     why += [f"overlap {resolved.overlap}"] if resolved.overlap else []
     momentum = f" with momentum {resolved.momentum:g}" if resolved.optimizer == "sgd" else ""
     named = f"optimizer {resolved.optimizer}{momentum}"
-    why += [named if resolved.task is None else f"the optimizer of {resolved.task}"]
+    why += [named if resolved.task is None else f"the optimizer that {resolved.task} takes"]
     return f"auto: {', '.join(words)} ({', '.join(why)})"
 
 

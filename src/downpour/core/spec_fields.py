@@ -452,7 +452,8 @@ class SpecFields(Fields):
     optimizer_state: Literal["auto", "reset", "keep"] = Field(
         default="auto",
         description="Keep or reset each shard's optimizer state between rounds; auto: keep it, "
-        "except in settings in which that trained worse",
+        "except in settings in which that trained worse, and with compression, because states "
+        "travel whole",
     )
     compression: Annotated[str, _one_of(CODECS)] = Field(
         default="none",
@@ -461,9 +462,8 @@ class SpecFields(Fields):
     )
     model_compression: Annotated[str, _one_of(CODECS)] = Field(
         default="none",
-        description="How to write model versions: none, whole, or a codec of updates without a "
-        "residual; then only every 32nd version is complete, and the others are "
-        "differences",
+        description="How to write model versions; none: each complete; a codec without a residual: "
+        "only every 32nd is complete, and the others are differences",
     )
 
     repeatable: bool = Field(

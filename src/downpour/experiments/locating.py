@@ -90,6 +90,7 @@ def spec_in(folder: Path, name: str, *, field: str = FIELD) -> Spec:
     """Return the spec in a folder with a model; `field` and `name` are the user's words."""
     if not (folder / SPEC_NAME).is_file():
         accepted = f"has no {SPEC_NAME} next to it; name an experiment, or its folder"
+        accepted += "; Python takes spec=, too" if field == FIELD else ""
         raise SpecError(field, name, accepted)
     try:
         return Spec.make(stored_fields(read_regular(folder / SPEC_NAME).decode()))

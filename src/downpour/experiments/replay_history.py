@@ -166,6 +166,8 @@ class Past:
         keep the files that a shard's task leaves for its next one.
         """
         tasks, made = self.history.tasks, self.history.versions
+        if not tasks:
+            _refuse(self.experiment, "no update of it counts, so there is nothing to train again")
         at_hand = {each.number for each in made if each.line.whole and each.line.file in files}
         at_hand |= {0, -1} if first == self.history.prepared.checksum else set()
         goes_on = self.spec.shards_go_on or mode_of(self.spec).elastic

@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import os
 import re
+import socket
 import sys
 from collections.abc import Callable, Iterable
 from importlib.machinery import PathFinder
@@ -181,10 +182,10 @@ def _not_allowed(field: str, name: str) -> SpecError:
     allowed = f"modules under {', '.join(allowed_prefixes())}" if allowed_prefixes() else "none"
     module = name.partition(":")[0]
     ways = (
-        f"`--allow {module}`, downpour.allow({module!r}) in Python, or {VARIABLE}={module} where a "
-        "manager or worker starts"
+        f"`--allow {module}` if a command trains by itself, with {VARIABLE}={module} where the "
+        f"cluster of `submit` starts, or with downpour.allow({module!r}) in Python"
     )
-    accepted = f"{VARIABLE} allows {allowed} on this machine; allow it with {ways}"
+    accepted = f"{VARIABLE} allows {allowed} on {socket.gethostname()}; allow it with {ways}"
     if _lies_under(name.partition(":")[0], _OWN):
         accepted = f"a part of Downpour is not a factory; give its {field}s by name alone"
     return SpecError(field, name, accepted)

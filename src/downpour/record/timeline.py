@@ -183,12 +183,13 @@ class Stragglers:
 
     `round_seconds` run from the first assignment to the last update that counts, or to the closing.
     `ideal_seconds` are the seconds of an epoch in which every task takes the median time, with all
-    its parts if it was handed over. `wait_seconds` is the estimated time of waiting for every
-    worker. `mitigation` is the saved part of the difference: 1 at best, below 0 if waiting would
-    have been faster. It is an estimate, too. It is None if the policy did nothing or could gain
-    nothing. `extra_work` is a ratio: the seconds of lost work, and of loading and publishing again
-    for a move, over the seconds of work that counts. `gradient_lost` is the share of samples that
-    were left out. `moves` is how often a shard was taken from a worker for another one.
+    its parts if it was handed over. With uneven shards an epoch may take less, and is then its own
+    ideal. `wait_seconds` is the estimated time of waiting for every worker. `mitigation` is the
+    saved part of the difference: 1 at best, below 0 if waiting would have been faster. It is an
+    estimate, too. It is None if the policy did nothing or could gain nothing. `extra_work` is a
+    ratio: the seconds of lost work, and of loading and publishing again for a move, over the
+    seconds of work that counts. `gradient_lost` is the share of samples that were left out. `moves`
+    is how often a shard was taken from a worker for another one.
     """
 
     round_seconds: float
@@ -265,7 +266,9 @@ def cost_of(tables: Tables, of_round: RecordedRound, paces: dict[str, float]) ->
     _note_paces(of_round, paces)
     return Cost(
         seconds=seconds,
-        ideal_seconds=median(tasks) * ceil(len(of_round.attempts) / len(workers | spared)),
+        ideal_seconds=min(
+            seconds, median(tasks) * ceil(len(of_round.attempts) / len(workers | spared))
+        ),
         wait_seconds=wait_seconds,
         useful_seconds=sum(tasks) - moving,
         lost_seconds=lost + moving,

@@ -138,6 +138,7 @@ def test_options_of_their_kind_are_taken(options: dict[str, object]) -> None:
         ({"share": True}, "must have the type of its default, 0.5"),
         ({"eager": 1}, "must have the type of its default, False"),
         ({"count": -1}, "must not be negative"),
+        ({"count": 1.5}, "must be a whole number"),
     ],
 )
 def test_other_options_are_refused(options: dict[str, object], message: str) -> None:

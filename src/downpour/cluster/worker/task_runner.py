@@ -7,6 +7,7 @@ inputs of an experiment's tasks (spec, dataset, network) between them.
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -162,7 +163,8 @@ def _repeat(task: LoadedTask, trial: TrialSums, differs: Sequence[str]) -> str:
     )
     if what:
         try:
-            report(task.spec, f"gives different bytes in another process: {what}; {repeating.RULE}")
+            where = f"another process, on {socket.gethostname()}"
+            report(task.spec, f"gives different bytes in {where}: {what}; {repeating.RULE}")
         except errors.SpecError as error:
             if differs:
                 raise

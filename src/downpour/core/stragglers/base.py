@@ -369,6 +369,8 @@ def _check_option(named: str, policy: Policy, name: str, value: object) -> None:
     alike = isinstance(value, bool) == isinstance(usual, bool)
     if not alike or not (numbers or isinstance(value, type(usual))):
         raise SpecError(field, value, f"must have the type of its default, {usual!r}")
+    if isinstance(usual, int) and value % 1:  # type: ignore[operator]
+        raise SpecError(field, value, "must be a whole number")
     if numbers and not isinstance(value, bool) and value < 0:  # type: ignore[operator]
         raise SpecError(field, value, "must not be negative")
     if numbers and name in policy.largest and value > policy.largest[name]:  # type: ignore[operator]

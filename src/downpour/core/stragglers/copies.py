@@ -140,7 +140,10 @@ def _wanted(view: RoundView) -> int:
 
 
 CLONE = Policy(
-    decide=_clone, watches=True, options={"straggling": 0.1, "risk": 0.05, "budget": 0.7}
+    decide=_clone,
+    watches=True,
+    options={"straggling": 0.1, "risk": 0.05, "budget": 0.7},
+    largest={"budget": 1},
 )
 
 
