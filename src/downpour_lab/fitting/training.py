@@ -284,7 +284,8 @@ class Trees(Learned):
         with self._threads.limit(limits=1):
             for kind in np.unique(reported):
                 here = reported == kind
-                parts = [ensemble.predict(inputs[here]) for ensemble in self._ensembles[int(kind)]]
+                fitted = self._ensembles[int(kind)] or self._ensembles[0]
+                parts = [ensemble.predict(inputs[here]) for ensemble in fitted]
                 # Each quantile has its own trees, so they may cross; sorting never adds error.
                 quantiles[here] = np.sort(np.stack(parts, axis=1), axis=1)
         return quantiles
@@ -293,7 +294,10 @@ class Trees(Learned):
 def fit_trees(
     sequences: TaskSequences, step: Callable[[], None] = lambda: None, iterations: int = 200
 ) -> Ensembles:
-    """Fit all ensembles; call `step` after each of the eight."""
+    """Fit all ensembles; call `step` after each of the eight.
+
+    Without tasks that have reported, none are fitted for these.
+    """
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     ensembles: Ensembles = []
@@ -314,8 +318,9 @@ def fit_trees(
                 early_stopping=False,
                 random_state=0,
             )
-            with _threads().limit(limits=1):
-                ensembles[-1].append(ensemble.fit(inputs, target))
+            if len(target):
+                with _threads().limit(limits=1):
+                    ensembles[-1].append(ensemble.fit(inputs, target))
             step()
     return ensembles
 

@@ -122,6 +122,19 @@ def test_one_family_of_jobs_cannot_be_cut_in_two(traces: Traces, trained: Traine
         judge_all(one, CrossValidation(names=["trees"], trained=trained, folds=3), scores)
 
 
+@pytest.mark.usefixtures("few_trees")
+def test_trees_are_scored_on_traces_without_reports(trained: Trained, tmp_path: Path) -> None:
+    """They have a single stage, with as many steps as were announced."""
+    told = {column: values for column, values in columns().items() if column in REQUIRED}
+    bare = read_traces(write(tmp_path / "bare.npz", told))
+    validation = CrossValidation(names=["trees"], trained=trained, folds=3)
+    steps: list[str] = []
+    assert [score.stage for score in judge_all(bare, validation, scores, steps.append)] == [
+        "assignment"
+    ]
+    assert len(steps) == validation.steps(bare)
+
+
 @pytest.mark.parametrize("name", ["ridge", "lstm"])
 def test_traces_without_reports_train_a_predictor(name: str, tmp_path: Path) -> None:
     """It predicts at assignment; after a report it extrapolates, in rising quantiles."""
