@@ -144,7 +144,7 @@ def test_tasks_tell_who_trained_what(result: Result) -> None:
 
 @pytest.mark.parametrize(
     ("lines", "state", "epochs"),
-    [(LINES[:1], "preparing", 0), (LINES[:4], "running", 0), (LINES[:12], "running", 1)],
+    [(LINES[:1], "waiting", 0), (LINES[:4], "running", 0), (LINES[:12], "running", 1)],
 )
 def test_a_result_can_be_made_at_any_moment(lines: list[str], state: str, epochs: int) -> None:
     """What has not happened yet is simply not there."""

@@ -296,6 +296,10 @@ class RescheduledLine(_Line, frozen=True, kw_only=True):
     priority: int = 0
 
 
+class BegunLine(_Line, frozen=True, kw_only=True):
+    """It is the experiment's turn: the manager prepares its first round or its continuation."""
+
+
 class DroppedLine(_Line, frozen=True, kw_only=True):
     """The manager closed a round without these shards, for this reason."""
 
@@ -444,6 +448,7 @@ RecordLine = (
     | ContradictedLine
     | HandOverAskedLine
     | RescheduledLine
+    | BegunLine
     | DroppedLine
     | ResizedLine
     | WorkerRequestedLine

@@ -169,6 +169,8 @@ def state_of(tables: Tables) -> ExperimentState:
     """Return the state that the lines show."""
     if tables.ended is not None:
         return ExperimentState(told.kind_of(tables.ended))
+    if not tables.begun:
+        return ExperimentState.WAITING
     return ExperimentState.RUNNING if tables.prepared else ExperimentState.PREPARING
 
 

@@ -251,6 +251,7 @@ class Tables:
     tested: dict[int, tuple[float, told.EvaluatedLine]] = field(default_factory=dict)
     """Evaluations on the test examples, if others are set apart for validation."""
     improved: told.ImprovedLine | None = None
+    begun: bool = False  # its turn in the queue has come, and it was not set aside since
     paused: bool = False
     halts: list[tuple[float, float]] = field(default_factory=list)
     """When a pause had stopped all work, and when a worker next got a task."""
@@ -318,8 +319,6 @@ class Tables:
         self.begin, self.now = self.begin if self.lines else at, at
         self.lines += 1
         match line:
-            case None:
-                pass
             case told.AssignedLine():
                 self._assign(at, line)
             case told.UpdatedLine():
@@ -352,11 +351,14 @@ class Tables:
             case told.RescheduledLine(change="paused" | "continued"):
                 self.paused, self._last_stop = line.change == "paused", at
             case told.RescheduledLine(change="set aside"):
+                self.begun = False
                 self.halts.append((self._last_stop, math.inf))
+            case told.BegunLine():
+                self.begun = True
             case told.SubmittedLine():
                 self.submitted, self.submitted_at = line, at
             case told.PreparedLine():
-                self.prepared = line
+                self.prepared, self.begun = line, True  # older records don't say that it begins
                 self._settle(line.shard_samples)
                 self.drawn_with = self.drawn_with or line.numeric_class
                 self.verification.prepared(line)
@@ -380,7 +382,7 @@ class Tables:
         attempt = self.round(line.round).attempt(line.shard, line.attempt)
         if attempt.assigned is None:
             attempt.place, self._assigned = self._assigned, self._assigned + 1
-        attempt.begin, attempt.assigned = at, line
+        attempt.begin, attempt.assigned, self.begun = at, line, True
         if self.halts:
             since, until = self.halts[-1]
             self.halts[-1] = since, min(at, until)

@@ -73,6 +73,15 @@ def test_forecasts_are_on_record_and_on_screen(cluster: Any) -> None:
     assert told["q90_seconds"] == shown.q90 == told["elapsed_seconds"] + 60.0
 
 
+def test_a_record_tells_when_its_turn_in_the_queue_comes(cluster: Any) -> None:
+    """The second experiment waits, as long as the first has the only worker."""
+    given: SimpleQueue[Any] = SimpleQueue()
+    cluster.join("one", lambda _, task: given.put(task))
+    both = [cluster.submit(shards=1, epochs=1, evaluate_every=0) for _ in range(2)]
+    given.get(timeout=60)
+    assert [len(cluster.facts(each, "begun")) for each in both] == [1, 0]
+
+
 def test_the_resources_of_an_attempt_are_on_record(cluster: Any) -> None:
     """As its worker's heartbeats said, when it ends; what a stranger says is not."""
     given: SimpleQueue[Any] = SimpleQueue()

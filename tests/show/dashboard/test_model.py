@@ -236,6 +236,32 @@ def test_the_time_left_leaves_out_a_pause() -> None:
     assert folded(fields_of(iter(story))).totals()["left"]["q50"] == 10.0
 
 
+def test_the_state_is_that_of_the_queue() -> None:
+    """An experiment waits for its turn, also after a pause; only one that works shows how long."""
+    step = [(assigned(0, round=n), updated(0, round=n), aggregated(n)) for n in range(3)]
+    changes = [told.RescheduledLine(change=c) for c in ("paused", "set aside", "continued")]
+    begun, ready = told.BegunLine(), prepared(100)
+    lines: list[told.RecordLine] = [
+        submitted(1, epochs=9),
+        begun,
+        ready,
+        *step[0],
+        *step[1],
+        *changes,
+        begun,
+        *step[2],
+    ]
+    model, shown = RecordTables(), ["none"]
+    for at, fields in enumerate(fields_of((float(at), line) for at, line in enumerate(lines))):
+        model.take(fields)
+        about = model.since(at, at + 1).get("experiment", {"state": shown[-1]})
+        shown += [about["state"]] * (about["state"] != shown[-1])
+        assert model.summary("one", 0.0)["state"] == shown[-1]
+        assert model.totals()["left"] is None or shown[-1] == "running"
+    works = ["waiting", "preparing", "running"]
+    assert shown == ["none", *works, "paused", "waiting", "running"]
+
+
 def test_an_update_that_is_lost_lets_its_copy_go_on() -> None:
     """The copy was needless for a while; once the update is lost it is open again."""
     task: Fields = {"round": 0, "shard": 0}

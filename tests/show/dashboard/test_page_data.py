@@ -330,7 +330,7 @@ def test_a_page_of_a_bucket_follows_what_the_manager_puts_there(
         assert page.ask("/api/experiments").json["experiments"] == []
         journal = begun(manager)
         (row,) = page.ask("/api/experiments").json["experiments"]
-        assert (row["id"], row["state"]) == ("one", "preparing")
+        assert (row["id"], row["state"]) == ("one", "waiting")
         with page.events("one") as events:
             assert next(events)[1]["seq"] == 1
             journal.append(2, 1.0, DROPPED)

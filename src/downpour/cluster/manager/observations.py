@@ -300,6 +300,8 @@ class Observations:
             if isinstance(command, out.Aggregate):
                 self.counters.begin(event.at_seconds, command)
                 yield aggregating(command)
+            elif isinstance(command, out.Prepare):
+                yield observed(command.experiment, record_lines.BegunLine())
 
     def _observed(self, core: Scheduler, event: on.Event) -> Iterator[Observed]:
         match event:

@@ -34,7 +34,8 @@ class RecordTables:
 
     def __init__(self) -> None:
         self.line = 0
-        self.state = ExperimentState.WAITING
+        self.state: str = ExperimentState.WAITING
+        """Its state; "paused" if a user paused it."""
         self._start: float | None = None
         self.last_at = 0.0
         """The time of the last line, in seconds since the experiment's submission."""
@@ -119,12 +120,12 @@ class RecordTables:
         """Return the sums; the remaining seconds count from `last_line_at`."""
         rounds, left = self._rounds, None
         in_step = (self._about.get("mode") or "sync") in _STEPPING and not self._results.has_parts
-        if not self.state.ended:
+        if self.state == ExperimentState.RUNNING:
             left = rounds.times.left(self._meetings.rounds, self.last_at)
         return {
             "bytes_read": self._results.bytes_read,
             "bytes_written": self._results.bytes_written,
-            "queue": rounds.waiting(in_step=in_step) if not self.state.ended else 0,
+            "queue": rounds.waiting(in_step=in_step) if self._tables.ended is None else 0,
             "left": left and dict(zip(("q10", "q50", "q90"), left, strict=True)),
             "last_line_at": self.last_at,
         }
@@ -135,7 +136,7 @@ class RecordTables:
         `experiment` is its ID in the list, `changed_at` its record's last change in unix time.
         """
         done, rounds = self._rounds.reached, self._meetings.rounds
-        if self.state is ExperimentState.FINISHED and not self._about.get("reason"):
+        if self.state == ExperimentState.FINISHED and not self._about.get("reason"):
             done = rounds
         last = self._results.last
         best = first_of(last.metrics, last.loss) if last else None
@@ -147,7 +148,7 @@ class RecordTables:
             "rounds": rounds,
             "measure": {"words": best[0].words, "text": best[0].text(best[1])} if best else None,
             "changed_at": round(changed_at, 3),
-            "running": not self.state.ended,
+            "running": self.state in {ExperimentState.PREPARING, ExperimentState.RUNNING},
         }
 
     @property
@@ -166,6 +167,10 @@ class RecordTables:
     def _take(self, at: float, line: told.RecordLine) -> None:  # noqa: C901, PLR0912 - an arm a line
         if not isinstance(line, _LATEST_COUNTS):
             self._tables.take(at, line)
+            is_paused = self._tables.paused and self._tables.ended is None
+            state = "paused" if is_paused else state_of(self._tables)
+            if state != self.state:
+                self.state, self._about_line = state, self.line
         match line:
             case told.ForeseenLine():
                 self._foresee(line, line.elapsed_seconds, line.done)
@@ -256,7 +261,7 @@ class RecordTables:
             "warnings": [],
         }
         self._count_meetings()
-        self._change_state(ExperimentState.PREPARING)
+        self._about_line = self.line
 
     def _count_meetings(self) -> None:
         """Say how rounds make up epochs, which may be open until the shards are cut."""
@@ -275,7 +280,7 @@ class RecordTables:
         self._shard_classes = line.shard_classes
         self._verified = self._tables.verified
         self._results.prepared(line.bytes)
-        self._change_state(ExperimentState.RUNNING)
+        self._about_line = self.line
 
     def _worker(self, at: float, line: told.WorkerJoinedLine | told.WorkerLeftLine) -> None:
         worker = self._workers.named(line.worker)
@@ -285,7 +290,7 @@ class RecordTables:
             worker.doing = ""  # another manager reports only what it saw begin
             worker.numeric_class = line.class_for(self._tables.spec.get("device"))
             worker.address = line.address
-            if self.state is ExperimentState.RUNNING:
+            if self.state == ExperimentState.RUNNING:
                 self._decide(at, "worker", f"{line.worker} joined", None)
             return
         worker.state, worker.left = "lost" if line.lost else "left", at
@@ -311,10 +316,7 @@ class RecordTables:
     def _ended(self, at: float, line: told.EndLine) -> None:
         self._about |= {"ended_at": at, "reason": line.reason or None}
         self._rounds.stop_all(at, self.line)
-        self._change_state(state_of(self._tables))
-
-    def _change_state(self, state: ExperimentState) -> None:
-        self.state, self._about_line = state, self.line
+        self._about_line = self.line
 
     def _decide(self, at: float, kind: str, said: str, attempt: int | None) -> None:
         self._decided += 1

@@ -100,7 +100,7 @@
     }
   }
 
-  const SIGNS = { stopped: "✕", waiting: "◷", preparing: "◷", running: "●", finished: "✓", failed: "✕", cancelled: "■" };
+  const SIGNS = { stopped: "✕", waiting: "◷", paused: "❚❚", preparing: "◷", running: "●", finished: "✓", failed: "✕", cancelled: "■" };
 
   const SILENT_SECONDS = 300;
 
@@ -189,7 +189,8 @@
   function silence(tables, now, orphaned) {
     if (orphaned) return "Its manager has died. Another manager of this folder continues it, or --resume after a run.";
     const { last_line_at: last } = tables.totals;
-    if (!tables.running || last === undefined || last === null || now - last < SILENT_SECONDS) return null;
+    const works = ["preparing", "running"].includes(tables.experiment && tables.experiment.state);
+    if (!works || last === undefined || last === null || now - last < SILENT_SECONDS) return null;
     return `Nothing new for ${words.seconds(now - last)}: tasks take long, or the manager has stopped.`;
   }
 

@@ -172,7 +172,7 @@
     /** Say whether the experiment goes on. */
     get running() {
       const state = this.experiment && this.experiment.state;
-      return state === "waiting" || state === "preparing" || state === "running";
+      return ["waiting", "paused", "preparing", "running"].includes(state);
     }
 
     /** Return the present in seconds since the submission: it stands still after the end. */
