@@ -235,9 +235,12 @@ def test_each_worker_is_a_row(make: Make) -> None:
 
 
 def test_tables_of_what_is_not_known_are_left_out(make: Make) -> None:
-    """Shards where no record counts their classes, and workers where there are several runs."""
-    one = make.subgrid(settings=[()], runs=[make.run([0.5])], repetitions=1)
-    assert not {"splits-shards"} & {table.name for table in tables_of(make.study(one))}
+    """Shards and classes where no record counts these, and workers where there are several runs."""
+    run = make.run([0.5], spec={"split": "class"})
+    one = make.subgrid(settings=[()], runs=[run], repetitions=1)
+    assert not {"splits-shards", "splits-classes"} & {
+        table.name for table in tables_of(make.study(one))
+    }
     assert "workers" in [table.name for table in tables_of(make.study(one))]
     assert "workers" not in [table.name for table in tables_of(make.study(make.splits()))]
 

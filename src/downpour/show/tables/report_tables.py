@@ -243,7 +243,7 @@ def tables_of(study: StudyResult, spread: str = "interval") -> list[Table]:
         made += [outcomes(subgrid), epochs(subgrid)]
         if len(subgrid.measured) > 1 and subgrid.repetitions > 1:
             made.append(differences(subgrid))
-        if any(run.has_uneven_data for run in subgrid.runs):
+        if any(run.has_uneven_data and final_classes(run) for run in subgrid.runs):
             made.append(classes(subgrid))
         if any(run.resources for run in subgrid.runs):
             made.append(resources(subgrid))
