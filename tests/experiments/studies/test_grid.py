@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.base.errors import SpecError
+from downpour.core.resolve import LocalOptimizer
 from downpour.experiments.studies import (
     Grid,
     Search,
@@ -17,6 +18,7 @@ from downpour.experiments.studies import (
     grid_results,
     read_folder,
     run_study,
+    study,
 )
 from tests.experiments.studies.conftest import GRID, FakeBackend, Interruption, Silence, grid_folder
 
@@ -116,6 +118,21 @@ def test_a_task_of_the_user_has_options_as_an_axis() -> None:
     assert grid.subgrids[0].axes == ("task_options",)
     text = 'name="s"\nworkers=1\ntask="lab:Mine"\n[search]\ntrials=2\ntask_options.width=[8, 16]\n'
     assert list(Search.from_toml(text).axes) == ["task_options.width"]
+
+
+def test_a_task_says_the_fields_that_a_study_leaves_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a single run; the study's own file leaves them open, too."""
+    said = LocalOptimizer(momentum=None, settings={"batch_size": 24, "epochs": 7})
+    monkeypatch.setattr(study, "trainer_of", lambda *_: said)
+    text = 'name="g"\nworkers=1\ntask="lab:Mine"\nepochs=2\n'
+    grid = Grid.from_toml(text + "learning_rate=[0.1, 0.2]")
+    for one in (grid, Grid.from_toml(grid.to_toml())):
+        assert {(run.spec.batch_size, run.spec.epochs) for run in one.runs.values()} == {(24, 2)}
+    search = Search.from_toml(text + "[search]\nlearning_rate=[0.1, 0.2]")
+    for each in (search, Search.from_toml(search.to_toml())):
+        assert {(run.spec.batch_size, run.spec.epochs) for run in each.samples()} == {(24, 2)}
+    named = Grid.from_toml(text + "batch_size=[8, 16]")
+    assert [run.spec.batch_size for run in named.runs.values()] == [8, 16]
 
 
 def test_processes_inside_a_worker_are_an_axis() -> None:

@@ -184,7 +184,8 @@ def _subgrid(
     # The file's fields come first, so that the axes keep their order, then the defaults. Tables
     # come last, as in the text that `to_toml` writes, so a grid that we read back has the same
     # axis order.
-    fields = {**fields, **{f: v for f, v in study.resolved_defaults().items() if f not in fields}}
+    defaults = study.resolved_defaults(has_task="task" in fields)
+    fields = {**fields, **{f: v for f, v in defaults.items() if f not in fields}}
     fields["name"] = grid
     return Subgrid(name, dict(sorted(fields.items(), key=lambda item: item[0] in study.OPTIONS)))
 

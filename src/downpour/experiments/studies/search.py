@@ -103,7 +103,7 @@ class Search(study.StudySpec):
         seed = settings.pop("seed", 0)
         pruner = Pruner.of(settings.pop("pruner", Pruner().name))
         axes = _axes(settings)
-        resolved = {**study.resolved_defaults(), **fields}
+        resolved = {**study.resolved_defaults(has_task=has_task), **fields}
         search = cls(
             name=name,
             fields={field: value for field, value in resolved.items() if field not in axes},

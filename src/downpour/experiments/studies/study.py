@@ -24,7 +24,7 @@ from pydantic import TypeAdapter
 
 from downpour.base.errors import FileCorrupt, SpecError, spoken
 from downpour.base.states import LOSS, ExperimentState
-from downpour.core.resolve import decided_in, resolve
+from downpour.core.resolve import SAID_BY_TASK, decided_in, resolve
 from downpour.core.spec import ResolvedSpec, Spec, toml_fields
 from downpour.files.spec_file import read_toml
 from downpour.learning.auto import trainer_of
@@ -72,13 +72,14 @@ def whole_number(field: str, value: Value, most: int, *, least: int = 1) -> int:
     return value
 
 
-def resolved_defaults() -> dict[str, Value]:
+def resolved_defaults(*, has_task: bool) -> dict[str, Value]:
     """Return the spec's defaults as a file has them, without the name and empty values.
 
     A study's own file holds them, so that a new version's defaults don't change a study in
-    progress.
+    progress. But a task may say some fields itself, so those stay open; seeds are the study's.
     """
-    fields = Spec().model_dump(mode="json", exclude={"name"})
+    said = {*SAID_BY_TASK} - {"seed"} if has_task else set[str]()
+    fields = Spec().model_dump(mode="json", exclude={"name", *said})
     return {field: value for field, value in fields.items() if value not in (None, {}, [])}
 
 
