@@ -7,12 +7,18 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import Allow
+
 
 @pytest.mark.slow
 def test_a_plan_is_made_on_the_workers_that_will_train(
-    downpour: Callable[..., Any], tmp_path: Path
+    downpour: Callable[..., Any], tmp_path: Path, allowing: Allow
 ) -> None:
-    """It has alternatives and intervals; only the prepared data stay in the folder."""
+    """It has alternatives and intervals; only the prepared data stay in the folder.
+
+    A task's own optimizer decides for the plan what it decides for the run.
+    """
+    allowing(Path(__file__).parents[1] / "learning" / "tasks", "own_tasks")
     shared = tmp_path / "shared"
     words = "plan", "--shards", "2", "--workers", "2", "--epochs", "9", "--shared", shared
     planned = downpour(*words, "--json")
@@ -26,7 +32,10 @@ def test_a_plan_is_made_on_the_workers_that_will_train(
         assert one["bytes"] > 0
     assert not list((shared / "experiments").iterdir())
     assert list((shared / "datasets").iterdir())
-    assert "limited by" in downpour(*words).out
+    asked = "--task", "own_tasks:Grouped"  # its optimizer gains from none
+    shown = downpour(*words, *asked).out
+    assert "limited by" in shown
+    assert "meet = 1" not in shown
 
 
 @pytest.mark.slow

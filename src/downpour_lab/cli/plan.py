@@ -82,6 +82,7 @@ def _measured(options: _PlanOptions, request: FoundSpec, launching: LaunchOption
     from downpour.experiments.surroundings import Surroundings, workers_for
     from downpour.experiments.training import train
     from downpour.files.store.layout import RECORD_NAME
+    from downpour.learning.auto import trainer_of
     from downpour.record.record import read_record
     from downpour_lab.policylab.planning import ProbeResult, probe_of, read_machines
 
@@ -100,7 +101,8 @@ def _measured(options: _PlanOptions, request: FoundSpec, launching: LaunchOption
     try:
         record = read_record(ended.folder / RECORD_NAME)
         # As the probe has resolved it, without the fields that make it short.
-        measured = ProbeResult.of(resolve(spec, count), record, wall_seconds)
+        resolved = resolve(spec, count, trainer_of(spec, count))
+        measured = ProbeResult.of(resolved, record, wall_seconds)
         return measured.on(machines) if machines else measured
     finally:
         shutil.rmtree(ended.folder, ignore_errors=True)
