@@ -175,6 +175,21 @@ def test_contributions_are_computed_now_and_then_and_kept_meanwhile() -> None:
     assert asked[3:] == [["ann", "bob"]]
 
 
+def test_a_worker_that_another_manager_gave_its_attempt_is_busy_for_a_minute(
+    core: Scheduler,
+) -> None:
+    """It registered again and soon ends the attempt; if it does not, it is stuck."""
+    other = AttemptId(experiment="one", round=9, shard=0, attempt=0)
+    core.handle(on.WorkerJoined(at_seconds=4.0, worker="dan", running=other))
+    states = []
+    for at_seconds in (5.0, 63.0, 64.0):
+        core.state.workers.heard("dan", at_seconds)
+        core.handle(on.Tick(at_seconds=at_seconds))
+        [shown] = [w for w in status(core, Roster(), "", 1).workers if w.worker == "dan"]
+        states.append(shown.state)
+    assert states == [WorkerState.BUSY, WorkerState.BUSY, WorkerState.STUCK]
+
+
 def test_a_workers_slowness_is_that_of_its_last_rounds(core: Scheduler) -> None:
     """The middle one of them; None where it took part in none."""
     bob = core.state.workers.get("bob")

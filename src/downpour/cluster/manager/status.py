@@ -302,7 +302,14 @@ def _worker(
 
 
 def shown_state(core: queue.SchedulerState, worker: Worker) -> states.WorkerState:
-    """Return the state of a worker; an idle one that can train no open experiment is unfit."""
+    """Return the state of a worker; an idle one that can train no open experiment is unfit.
+
+    A stuck one is shown as busy in the minute after its last step: most soon end what an earlier
+    manager gave them.
+    """
+    if worker.life.state is states.WorkerState.STUCK:
+        hangs = core.now_seconds - worker.active_at_seconds >= WAITING_SECONDS * core.patience
+        return states.WorkerState.STUCK if hangs else states.WorkerState.BUSY
     unfit = [worker.name in core.workers.unfit_for(each.name) for each in core.open]
     is_unfit = worker.life.state is states.WorkerState.IDLE and unfit and all(unfit)
     return states.WorkerState.UNFIT if is_unfit else worker.life.state
