@@ -65,6 +65,8 @@ struct TrialSums {
   1: required string numeric_class
   /** Of the whole state: as built, and after each step. */
   2: required list<string> looks
+  /** Whether two processes of the manager have agreed on them. */
+  3: optional bool rehearsed
 }
 
 /** Train one shard in one round, starting from a model version. */

@@ -252,11 +252,13 @@ class NumericClass:
 class TrialSums:
     """The checksums of the steps that each process repeats, and the class that they hold for.
 
-    `looks` are checksums of the whole state: as built, and after each step.
+    `looks` are checksums of the whole state: as built, and after each step. `rehearsed` says
+    whether two processes of the manager have agreed on them.
     """
 
     numeric_class: str
     looks: tuple[str, ...]
+    rehearsed: bool = False
 
 
 Part = Literal["test", "validation"]

@@ -20,7 +20,7 @@ from downpour.base.errors import (
     TrainingError,
     UnfitWorker,
 )
-from downpour.base.values import PublishedFile, Update
+from downpour.base.values import PublishedFile, TrialSums, Update
 from downpour.cluster.worker.attempt import (
     HandOverStop,
     TaskCancelled,
@@ -29,7 +29,7 @@ from downpour.cluster.worker.attempt import (
     in_one_line,
     part_of,
 )
-from downpour.cluster.worker.task_runner import TaskRunner
+from downpour.cluster.worker.task_runner import TaskRunner, _repeat
 from downpour.core.resolve import resolve
 from downpour.core.spec import Spec
 from downpour.files.compression import CODECS
@@ -43,9 +43,14 @@ from downpour.files.store import (
 )
 from downpour.learning.datasets import array_folder, digests, prepare
 from downpour.learning.intra_worker import helper_process
+from downpour.learning.numerics import numeric_class
+from downpour.learning.tasks.agreement import open_data, prepare_data
+from downpour.learning.tasks.loaded import load
+from downpour.learning.training import repeating
 from downpour.network.rpc.messages import Indices, IndicesFile, TaskMessage, pack_indices
 from tests.cluster.worker.conftest import Trainable
 from tests.conftest import Allow
+from tests.specs import plain_spec
 
 
 @pytest.fixture(scope="module")
@@ -450,6 +455,28 @@ def test_an_import_that_fails_is_the_machines_fault_where_packages_differ() -> N
     for differs, error in (((), ModuleNotFoundError()), (lacks, ValueError())):
         with pytest.raises(SpecError), blaming_packages(differs):
             fails(error)
+
+
+def test_a_worker_that_differs_from_two_processes_of_the_manager_is_unfit(
+    tmp_path: Path, allowing: Allow
+) -> None:
+    """Its machine computes wrong. If only one process has tried, the task may be to blame."""
+    allowing(Path(__file__).parents[2] / "learning" / "training", "process_tasks")
+    spec = plain_spec(task="process_tasks:Plain", shards=1, batch_size=4)
+    data = open_data(spec, tmp_path, prepare_data(spec, tmp_path))
+    trial, wrong = (
+        TrialSums(
+            numeric_class=str(numeric_class("cpu")),
+            looks=repeating.in_short(repeating.decided(load(spec.replace(seed=seed), data)) or []),
+            rehearsed=True,
+        )
+        for seed in (0, 1)
+    )
+    assert _repeat(load(spec, data), trial, ()) == trial.looks[-1]
+    with pytest.raises(UnfitWorker, match="computes other bytes than the manager: its state diff"):
+        _repeat(load(spec, data), wrong, ())
+    with pytest.raises(SpecError, match="gives different bytes in another process: its state diff"):
+        _repeat(load(spec, data), replace(wrong, rehearsed=False), ())
 
 
 def test_an_error_of_the_users_is_told_with_its_line_and_where_its_traceback_is() -> None:

@@ -121,8 +121,9 @@ def prepare_after_rehearsal(
     rehearsal = Rehearsal(space.spec, space.shared.datasets, data_dir)
     rehearsal.rehearse()
     made = prepare(space, data_dir, command, rehearsal.cost)
-    agrees = rehearsal.agrees(made.dataset_key, made.begun.drawn)
-    return replace(made, rehearsed=agrees, loaders=loaders)
+    agrees, trial = rehearsal.agrees(made.dataset_key, made.begun.drawn), made.begun.trial
+    begun = replace(made.begun, trial=replace(trial, rehearsed=agrees) if trial else None)
+    return replace(made, begun=begun, rehearsed=agrees, loaders=loaders)
 
 
 def _shard_classes(shards: Sequence[IndexArray], dataset: Data) -> tuple[tuple[int, ...], ...]:

@@ -525,6 +525,7 @@ class TrialSums(object):
     Attributes:
      - numeric_class: The numeric class that they hold for, as text.
      - looks: Of the whole state: as built, and after each step.
+     - rehearsed: Whether two processes of the manager have agreed on them.
 
     """
     thrift_spec: typing.Any = None
@@ -532,12 +533,14 @@ class TrialSums(object):
     __slots__ = (
         'numeric_class',
         'looks',
+        'rehearsed',
     )
 
 
-    def __init__(self, numeric_class: str = None, looks: list[str] = None,):
+    def __init__(self, numeric_class: str = None, looks: list[str] = None, rehearsed: typing.Optional[bool] = None,):
         self.numeric_class: str = numeric_class
         self.looks: list[str] = looks
+        self.rehearsed: typing.Optional[bool] = rehearsed
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -565,6 +568,11 @@ class TrialSums(object):
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
+                elif fid == 3:
+                    if ftype == TType.BOOL:
+                        self.rehearsed = iprot.readBool()
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -590,6 +598,10 @@ class TrialSums(object):
                 for iter6 in self.looks:
                     oprot.writeString(iter6.encode('utf-8') if sys.version_info[0] == 2 else iter6)
                 oprot.writeListEnd()
+                oprot.writeFieldEnd()
+            if self.rehearsed is not None:
+                oprot.writeFieldBegin('rehearsed', TType.BOOL, 3)
+                oprot.writeBool(self.rehearsed)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -4167,6 +4179,7 @@ TrialSums.thrift_spec = (
     None,  # 0
     (1, TType.STRING, 'numeric_class', 'UTF8', None, ),  # 1
     (2, TType.LIST, 'looks', (TType.STRING, 'UTF8', False), None, ),  # 2
+    (3, TType.BOOL, 'rehearsed', None, None, ),  # 3
 )
 all_structs.append(TaskMessage)
 TaskMessage.thrift_spec = (
