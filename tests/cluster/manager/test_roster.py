@@ -78,8 +78,11 @@ def test_a_dead_workers_shard_is_trained_by_another_at_once(cluster: Any) -> Non
     assert farewells(cluster, experiment) == [(dying.name, ended(dying))]
 
 
-def test_a_worker_that_dies_before_its_first_heartbeat_is_missed(cluster: Any) -> None:
-    """Its registration came over the connection that ends."""
+def test_a_worker_that_dies_before_its_first_heartbeat_is_missed(
+    cluster: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its registration came over the connection that ends; the log says so once."""
+    caplog.set_level("INFO")
     worker = cluster.join("one", never)
     experiment = cluster.submit(policy="wait")
     with ManagerClient(parse_address(str(cluster.manager.address))) as its:
@@ -87,6 +90,7 @@ def test_a_worker_that_dies_before_its_first_heartbeat_is_missed(cluster: Any) -
         worker.server.stop()
     cluster.status_when(lambda status: not status.workers)
     assert farewells(cluster, experiment) == [(worker.name, ended(worker))]
+    assert caplog.messages.count(f"{worker.name} is lost: {ended(worker)}") == 1
 
 
 class Entries:

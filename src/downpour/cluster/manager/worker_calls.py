@@ -270,7 +270,6 @@ class WorkerCalls:
         return WorkerClient(address, trust=self.trust, **timeouts)
 
     def _lose(self, worker: str, reason: str) -> None:
-        log.info("%s is lost: %s", worker, reason)
         self.driver.post(on.WorkerLost(at_seconds=self._now, worker=worker, reason=reason))
 
     @property
