@@ -117,6 +117,19 @@ def test_a_folder_of_ones_own_is_searched_last(
     assert os.environ[FOLDERS] == str(folder)
 
 
+def test_a_module_that_is_nowhere_is_refused_with_the_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And with the variable that adds one; a package that the module lacks needs another remedy."""
+    (tmp_path / "lacking_probe.py").write_text("import fancy\n")
+    monkeypatch.setattr("sys.path", [*sys.path])
+    allow_in([tmp_path], ["gone", "lacking_probe"])
+    with pytest.raises(SpecError, match=f" and {tmp_path}: DOWNPOUR_CODE=FOLDER adds one$"):
+        load_factory("task", "gone.lab:Mine")
+    with pytest.raises(SpecError, match=r"No module named 'fancy' \(lacking_probe.py:1 in .*\)$"):
+        load_factory("task", "lacking_probe:Mine")
+
+
 def test_only_names_of_modules_are_allowed() -> None:
     """A file's name or a factory's is another thing."""
     wrongs: list[Any] = ["lab.py:make", "lab/nets", "", "my lab", 3, None]

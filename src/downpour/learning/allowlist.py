@@ -109,7 +109,11 @@ def load_factory(
         with without_gc():
             factory = getattr(importlib.import_module(module_name), name.partition(":")[2])
     except Exception as error:
-        raise SpecError(field, name, f"cannot be imported: {describe_error(error)}") from error
+        said = f"cannot be imported: {describe_error(error)}"
+        if isinstance(error, ModuleNotFoundError) and _lies_under(module_name, str(error.name)):
+            places = " and ".join(["its own folders", *_folders()])
+            said += f"; Python looked in {places}: {FOLDERS}=FOLDER adds one"
+        raise SpecError(field, name, said) from error
     if is_ready(factory):
         return factory  # type: ignore[no-any-return]
     if not callable(factory):
