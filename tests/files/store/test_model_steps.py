@@ -197,6 +197,7 @@ def test_a_path_is_a_path_also_through_a_link(
         ("none-1", "no such file, and no experiment in the shared"),
         ("none-1@best", "no such file, and no experiment in the shared"),
         ("mi", "no experiment in the shared directory; write the whole ID, mine"),
+        ("mi@best", "no experiment in the shared directory; write the whole ID, mine@best"),
         ("no/such", "no such file"),
         ("mine/other.safetensors", "no such file"),
         ("empty", "has no model"),

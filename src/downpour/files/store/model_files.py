@@ -177,8 +177,9 @@ def find_model(name: str, shared: SharedDirectory | None, *, field: str) -> Path
         )
     if not is_file:
         nor = "" if "/" in name else ", and no experiment in the shared directory"
-        whole = shared.whole_id(name) if shared is not None and is_bare_name(name) else name
-        meant = f"; write the whole ID, {whole}" if whole != name else ""
+        begin = name.removesuffix(_BEST)
+        whole = shared.whole_id(begin) if shared is not None and is_bare_name(begin) else begin
+        meant = f"; write the whole ID, {name.replace(begin, whole, 1)}" if whole != begin else ""
         raise SpecError(field, name, f"no such file{nor}{meant}")
     return found
 
