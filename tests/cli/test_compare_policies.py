@@ -156,6 +156,8 @@ def test_an_experiment_is_compared_by_its_id(
     assert "Simulated with its own settings" in shown.err
     assert run_command([*words, "--blind"]) == 0
     assert "would have" in capsys.readouterr().out
+    assert run_command([*words[:-1], "handoff:2"]) == 2
+    assert "has no :N, because an ID's workers" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

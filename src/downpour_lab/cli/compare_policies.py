@@ -157,6 +157,8 @@ def _names(words: str) -> tuple[str, ...]:
     for name in names:
         if name not in known:
             accepted = f"must be of {', '.join(known)}"
+            if name.partition(":")[0] in known:
+                accepted = "has no :N, because an ID's workers and standbys are those of its run"
             raise SpecError("policies", name, accepted + did_you_mean(name, known))
     return names
 
@@ -185,7 +187,8 @@ class CompareOptions:
     )
     policies: str = option(
         "",
-        "Compare only these; NAME:2 gives a policy two standbys. With an ID, also names of modes.",
+        "Compare only these: policies or, with an ID, also modes. With a trace, NAME:2 gives a "
+        "policy two standbys.",
         "NAME,NAME",
         default="all of them",
     )
