@@ -94,7 +94,8 @@ def test_a_task_without_classes_has_sizes_alone(
     assert "examples have no classes, so only sizes are shown" in outcome.out
     assert "sizes max/min 1.00" in (tmp_path / "figure.svg").read_text()
     assert downpour(*words, "--split", "class").err == (
-        "downpour: split = 'class': must be random because the dataset has no classes\n"
+        "downpour: split = 'class': must be random because the dataset has no classes; "
+        "a Task may give them with labels()\n"
     )
 
 

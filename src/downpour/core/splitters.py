@@ -255,10 +255,6 @@ def split(
             "shards", shards, f"must be from 1 to {count}, the number of training examples"
         )
     if labels is None:
-        if spec_split != "random":
-            raise SpecError(
-                "split", spec_split, "must be random because the dataset has no classes"
-            )
         labels = np.zeros(count, dtype=np.uint16)
     if labels.shape != (count,):
         raise ValueError(f"{count} examples, but labels of shape {labels.shape}")
@@ -285,6 +281,10 @@ def divide(
     spec: Spec, labels: Labels | None, count: int, shards: int, block_ends: Indices | None = None
 ) -> tuple[list[Indices], Indices]:
     """Divide training examples as a spec says: into shards and held-out examples for validation."""
+    if labels is None and spec.split != "random":
+        remedy = "; a Task may give them with labels()" if spec.task else ""
+        accepted = f"must be random because the dataset has no classes{remedy}"
+        raise SpecError("split", spec.split, accepted)
     if not spec.validation:
         parts = split(spec.split, labels, count, shards, spec.seed, block_ends)
         return parts, np.empty(0, dtype=np.int64)

@@ -72,11 +72,12 @@ def test_shards_that_the_examples_cannot_fill_are_refused(name: str, shards: int
 
 @pytest.mark.parametrize("name", [name for name in SPLITS if name != "random"])
 def test_splits_by_label_need_labels(name: str) -> None:
-    """Where examples have no classes, only a random split is possible."""
-    with pytest.raises(SpecError) as refusal:
-        split(name, None, 10, 2, 0)
+    """Where examples have no classes, only a random split is possible; a task may give them."""
     expected = f"split = '{name}': must be random because the dataset has no classes"
-    assert str(refusal.value) == expected
+    for task, remedy in ((None, ""), ("lab:Mine", "; a Task may give them with labels()")):
+        with pytest.raises(SpecError) as refusal:
+            divide(Spec(split=name, task=task), None, 10, 2)
+        assert str(refusal.value) == expected + remedy
 
 
 @pytest.mark.parametrize("owners", [[0, 0, 0], [0, 1], [0, 1, 2], [-1, 0, 1], ["0", "1", "1"]])
