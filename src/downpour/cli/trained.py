@@ -77,8 +77,8 @@ def evaluate(options: _EvaluateOptions) -> None:
 class _PredictOptions:
     model: str = _model()
     examples: str = argument(
-        "A .npz or .npy file (one example per row), an image, or a folder of images; for your own "
-        "task, the part that its examples() takes, such as test.",
+        "A .npz or .npy file (one example per row), an image, or a folder of images. For your own "
+        "task, a part that its examples() knows, such as test.",
         "INPUT",
     )
     shared: Path = common.shared()

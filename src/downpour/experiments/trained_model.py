@@ -44,11 +44,12 @@ from downpour.learning.datasets.images import (
     is_image,
 )
 from downpour.learning.datasets.prepared import without_examples
+from downpour.learning.tasks import ExampleList, resemble
 from downpour.learning.tasks.agreement import Data, TaskData, prepare_data
 from downpour.learning.tasks.batches import batch_of
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.tasks.loaded import load as load_task
-from downpour.learning.tasks.own import examples_of, limited, own_task, theirs
+from downpour.learning.tasks.own import examples_of, limited, own_task, sketched, theirs
 from downpour.learning.training import parameters
 from downpour.learning.training.evaluation import evaluate, examples_together
 from downpour.learning.user_code import check_code
@@ -297,6 +298,7 @@ def _named(field: str, path: Path) -> Iterator[None]:
 
 
 INPUT = "INPUT"
+_PARTS = ("train", "test")
 Row = dict[str, Any]
 """Plain values by column."""
 
@@ -313,13 +315,31 @@ def predict(trained: TrainedModel, given: str) -> list[Row]:
         part = "test"
     else:
         task, part = task_of(trained), given
+        examples = examples_of(task.task, trained.spec, part)
         with theirs(trained.spec, f'examples("{part}") fails'):
-            names = tuple(map(str, range(len(examples_of(task.task, trained.spec, part)))))
+            names = tuple(map(str, range(len(examples))))
     if not names:
         raise SpecError(INPUT, given, "has no examples")
+    if trained.spec.task is not None and part not in _PARTS:
+        _refuse_unknown(task, part, examples)
     model = task.network()
     _fill(model, trained)
     return list(_rows(model, task, part, names))
+
+
+def _refuse_unknown(task: LoadedTask, part: str, examples: ExampleList) -> None:
+    """Refuse a part for which a task returns the examples of another, so that it isn't its own."""
+    ends = 0, len(examples) - 1
+    for known in _PARTS:
+        others = examples_of(task.task, task.spec, known)
+        with theirs(task.spec, f'cannot read an example of "{part}"'):
+            is_same = len(others) == len(examples) and all(
+                resemble(sketched(others, known, end), sketched(examples, part, end))
+                for end in ends
+            )
+        if is_same:
+            accepted = "must be a part that examples() knows, such as train or test; for this one "
+            raise SpecError(INPUT, part, f'{accepted}it returns those of "{known}"')
 
 
 def _built_in(trained: TrainedModel, given: str) -> tuple[LoadedTask, tuple[str, ...]]:

@@ -421,8 +421,10 @@ def test_numbers_of_one_prediction_are_columns(
 
 
 @pytest.mark.usefixtures("allowed")
-def test_a_task_predicts_a_part_of_its_examples(own: downpour.Result, shared: Path) -> None:
-    """By default with the network's output for the first of a pair."""
+def test_a_task_predicts_a_part_of_its_examples(
+    own: downpour.Result, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default with the network's output for the first of a pair; any other part is refused."""
     trained = find(own, shared)
     rows = predict(trained, "test")
     assert len(rows) == 200
@@ -437,6 +439,11 @@ def test_a_task_predicts_a_part_of_its_examples(own: downpour.Result, shared: Pa
         measure(trained, options={"rows": 0})
     with pytest.raises(SpecError, match=r'examples\("no"\) fails: .*regression.py:\d+ in examples'):
         predict(trained, "no")
+    made = Regression.examples
+    either = lambda own, part: made(own, "train" if part == "train" else "test")  # noqa: E731
+    monkeypatch.setattr(Regression, "examples", either)
+    with pytest.raises(SpecError, match=r"INPUT = 'photos': must be .* returns those of \"test\"$"):
+        predict(trained, "photos")
 
 
 @pytest.mark.usefixtures("allowed")
