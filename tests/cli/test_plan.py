@@ -45,7 +45,9 @@ def test_a_plan_is_made_for_machines_of_a_file(
     """One worker trains for all of them, with a shard for each; the file counts the workers."""
     file = tmp_path / "machines.toml"
     file.write_text("[fast]\ncount = 2\n[slow]\nspeed = 0.25\nmegabits = 40")
-    words = "plan", "--machines", file, "--epochs", "9", "--shared", tmp_path / "shared"
+    spec = tmp_path / "spec.toml"
+    spec.write_text('inside = "auto"')  # the probe measures it
+    words = "plan", spec, "--machines", file, "--epochs", "9", "--shared", tmp_path / "shared"
     planned = downpour(*words, "--json")
     assert planned.status == 0
     names = [one["name"] for one in json.loads(planned.out)["plans"]]

@@ -101,6 +101,7 @@ def _measured(options: _PlanOptions, request: FoundSpec, launching: LaunchOption
     try:
         record = read_record(ended.folder / RECORD_NAME)
         # As the probe has resolved it, without the fields that make it short.
+        spec = spec.replace(**{name: ended.spec[name] for name in ("inside", "threads")})
         resolved = resolve(spec, count, trainer_of(spec, count))
         measured = ProbeResult.of(resolved, record, wall_seconds)
         return measured.on(machines) if machines else measured
