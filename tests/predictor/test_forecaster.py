@@ -174,6 +174,16 @@ def test_the_part_that_a_slow_worker_did_is_learned_from_too(story: Story) -> No
     assert [f["n_samples"] for _, f in story.oracle.asked[2:]] == [60.0, 100.0]
 
 
+def test_a_report_that_came_late_says_when_its_step_ended(story: Story) -> None:
+    """Half took four seconds, and the heartbeat came a second later."""
+    story.forecaster.assigned("ada", attempt("ada"), AT_SAMPLES, 0.0, 20.0)
+    half = Progress(attempt=attempt("ada"), steps_done=50, steps_total=100, elapsed_seconds=4.0)
+    story.forecaster.heard("ada", [half], STATE, 25.0)
+    story.forecaster.ended("ada", attempt("ada"))
+    ((_, features, seconds),) = story.oracle.observed
+    assert (features["n_samples"], seconds) == (AT_SAMPLES / 2, 4.0)
+
+
 def test_it_forecasts_once_a_second(story: Story) -> None:
     """Not without news, and not before each round: where rounds are short, that would cost most."""
     story.beat(11.0, steps=1)

@@ -1,13 +1,14 @@
 """What stragglers cost, and what was saved: told from records alone."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.record import Result
-from downpour.record.record_lines import Dated, RescheduledLine, ResizedLine
+from downpour.record.record_lines import Dated, ForeseenLine, RescheduledLine, ResizedLine
 from downpour.record.rows import Rows, rounds_of
 from downpour.record.timeline import Stragglers, stragglers_of
 from tests.record.lines import (
@@ -77,15 +78,35 @@ def test_a_run_is_the_sum_of_its_epochs(epochs: list[Stragglers]) -> None:
 
 
 def test_without_a_prediction_only_a_snapshot_tells_the_pace() -> None:
-    """A quarter took 10.2 s; the other epochs are left out, but not from the lost work."""
+    """A quarter took 10.2 s, with 1 % to load; the other epochs add only their lost work."""
     lines = (HANDOFF / "record.jsonl").read_text(encoding="utf-8").splitlines()
     blind = [line for line in lines if '"foreseen"' not in line]
     blind = [line.replace("q50_seconds", "other") for line in blind]
     run = Result.from_lines(blind).stragglers
     assert run is not None
     assert run.wait_seconds is None
-    assert run.mitigation == pytest.approx((40.8 - 18) / (40.8 - 10))
+    waited = 10.2 / (0.25 + 0.01 * 0.75)
+    assert run.mitigation == pytest.approx((waited - 18) / (waited - 10))
     assert run.extra_work == pytest.approx(32.2 / 117.8)
+
+
+@pytest.mark.parametrize(
+    ("steps", "earlier", "whole"),
+    [(40, 0.6, 1.0), (4, 0.6, 0.976), (4, 20.0, 10.0), (4, None, None)],
+)
+def test_the_forecast_of_a_short_attempt_counts_less_than_its_snapshot(
+    steps: int, earlier: float | None, whole: float | None
+) -> None:
+    """After 0.4 s one was foreseen to take twice as long; few steps do not tell the pace."""
+    known: dict[str, Any] = {"round": 0, "shard": 1, "attempt": 0, "worker": "bob"}
+    foreseen = ForeseenLine(**known, done=0.3, elapsed_seconds=0.35, q50_seconds=2.0)
+    record: list[Dated] = [(0.0, prepared(100, 100)), (0.0, assigned(0, 0, "ann"))]
+    record += [(0.0, assigned(1, 0, "bob", q50_seconds=earlier)), (0.38, foreseen)]
+    record += [(0.4, saved(1, 0, steps)), (0.4, failed(1, 0, "handed_over", "bob"))]
+    record += [(0.5, updated(0, 0, "ann")), (0.5, assigned(1, 1, "ann", from_step=steps))]
+    record += [(0.8, updated(1, 1, "ann")), (0.8, aggregated())]
+    [cost] = costs_of(folded(*record)).values()
+    assert cost.wait_seconds == (None if whole is None else pytest.approx(whole))
 
 
 def test_a_round_that_is_cut_to_measure_is_compared_with_the_uncut() -> None:

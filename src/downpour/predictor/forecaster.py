@@ -33,7 +33,9 @@ class _Task:
     """A worker's current task: the samples that it has to train, and its reports.
 
     If it `is_first` in the experiment, we leave out the time until all is loaded, which comes once.
-    `sent` holds when it began to publish, and when its bytes last grew, with the bytes at each.
+    `reports` hold when each percent was done, and `reported_seconds` when the last of them came;
+    both count from the assignment. `sent` holds when it began to publish, and when its bytes last
+    grew, with the bytes at each.
     """
 
     attempt: AttemptId
@@ -44,12 +46,8 @@ class _Task:
     kind: Features
     is_first: bool = False
     reports: list[tuple[int, float, Features]] = field(default_factory=list)
+    reported_seconds: float = 0.0
     sent: list[tuple[float, int]] = field(default_factory=list)
-
-    @property
-    def reported_seconds(self) -> float:
-        """Seconds from the assignment to the latest report; 0 before one."""
-        return self.reports[-1][1] if self.reports else 0.0
 
     def report(self, progress: Progress, at_seconds: float, state: Features) -> None:
         """Take in the progress of the task, as a share of its worker's part."""
@@ -65,7 +63,10 @@ class _Task:
         # small number because the product of 100 and 0.29, say, is a little below 29.
         percent = min(_PERCENT - 1, int(_PERCENT * done + 1e-9))
         if percent > (self.reports[-1][0] if self.reports else 0):
-            self.reports.append((percent, elapsed, state))
+            # A heartbeat comes later than the step, which matters in a short task.
+            stepped = elapsed if self.is_first else min(elapsed, progress.elapsed_seconds)
+            self.reports.append((percent, stepped, state))
+            self.reported_seconds = elapsed
 
     def left(self, whole: Forecast, bytes_in_all: int, usual_pace: float) -> Forecast:
         """Return the forecast of the seconds from the last new percent to the update.

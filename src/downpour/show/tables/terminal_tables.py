@@ -128,7 +128,7 @@ _METRICS_WIDTH = 22
 
 _EXPLAINED = (
     "ideal: every task takes the median time. unaided: every shard stays with its\n"
-    "first worker (policy wait). est.: estimated from the forecasts made at the time"
+    "first worker (policy wait). est.: estimated from forecasts and snapshots"
 )
 
 
