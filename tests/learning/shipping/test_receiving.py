@@ -164,7 +164,7 @@ def test_spawned_processes_find_the_same_code(shipment: Shipment) -> None:
 def test_a_shipped_module_is_no_factory(shipment: Shipment) -> None:
     """An allowed module imports it, as it might any other; a spec cannot name it."""
     run(*shipment.of({**PROJECT, "shipped_helpers.py": b"DEPTH = 1\ndef build(): return 9\n"}))
-    with pytest.raises(SpecError, match="allows modules under shipped_lab on this machine"):
+    with pytest.raises(SpecError, match="allows modules under shipped_lab on "):
         load_factory("model", "shipped_helpers:build")
 
 
