@@ -109,6 +109,18 @@ def test_the_forecast_of_a_short_attempt_counts_less_than_its_snapshot(
     assert cost.wait_seconds == (None if whole is None else pytest.approx(whole))
 
 
+def test_without_a_whole_task_a_first_snapshot_does_not_tell_loading_from_training() -> None:
+    """Ann and bob exchange their shards, both for the first time."""
+    record: list[Dated] = [(0.0, prepared(100, 100))]
+    record += [(0.0, assigned(0, 0, "ann")), (0.0, assigned(1, 0, "bob"))]
+    for shard, to in ((0, "bob"), (1, "ann")):
+        record += [(2.0, saved(shard, 0, 50)), (2.0, failed(shard, 0, "handed_over"))]
+        record.append((2.0, assigned(shard, 1, to, from_step=50)))
+    record += [(4.0, updated(0, 1, "bob")), (4.0, updated(1, 1, "ann")), (4.0, aggregated())]
+    [cost] = costs_of(folded(*record)).values()
+    assert (cost.decided, cost.wait_seconds) == (True, None)
+
+
 def test_a_round_that_is_cut_to_measure_is_compared_with_the_uncut() -> None:
     """Two took ten seconds for three and one hundred: with two hundred each, one takes twenty."""
     record: list[Dated] = [(0.0, prepared(200, 200))]

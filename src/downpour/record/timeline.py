@@ -436,19 +436,21 @@ def _predicted_seconds(of_round: RecordedRound, attempt: RecordedAttempt) -> flo
         return earlier
     at, line = attempt.saved[-1]
     made = line.step - began
-    if made < _FEW_STEPS and earlier is None:
+    # Its time until then includes loading, which takes others this share of a whole attempt.
+    shares = [*map(_loading_share, of_round.accepted.values())]
+    loading = max([one for one in shares if one is not None], default=None)
+    if earlier is None and (made < _FEW_STEPS or loading is None):
         return None
     share = made / max(1, accepted.updated.steps - began)
-    # Its time until then includes loading, which takes others this share of a whole attempt.
-    loading = max(map(_loading_share, of_round.accepted.values()))
-    whole = (at - attempt.begin) / (share + loading * (1 - share)) if share > 0 else inf
+    whole = (at - attempt.begin) / (share + (loading or 0.0) * (1 - share)) if share > 0 else inf
     if made >= _MANY_STEPS or earlier is None:
         return whole
     return min(whole, at - attempt.begin + (1 - share) * earlier)
 
 
-def _loading_share(attempt: RecordedAttempt) -> float:
-    """Return the share of an attempt in which its worker loaded; 0 if it continued another one."""
-    is_whole = attempt.assigned is not None and not attempt.assigned.from_step
-    seconds = _seconds(attempt) if is_whole and attempt.updated else 0.0
-    return min(1.0, attempt.updated.load_seconds / seconds) if attempt.updated and seconds else 0.0
+def _loading_share(attempt: RecordedAttempt) -> float | None:
+    """Return the share of an attempt in which its worker loaded; None if it had no whole shard."""
+    if attempt.assigned is None or attempt.assigned.from_step or attempt.updated is None:
+        return None
+    seconds = _seconds(attempt)
+    return min(1.0, attempt.updated.load_seconds / seconds) if seconds > 0 else None
