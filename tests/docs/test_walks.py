@@ -157,7 +157,11 @@ WALKS = {
             "downpour grid FILE --on-event": "calls a server on the internet",
         },
     ),
-    "docs/how-to/queue.md": Walk(before=A_CLUSTER + "downpour submit small.toml --epochs 4000"),
+    # Long ones, so that the one that is paused still waits when it is prioritized.
+    "docs/how-to/queue.md": Walk(
+        before=A_CLUSTER + "downpour submit small.toml --epochs 4000\nrun=$(newest)",
+        stands_for={"submit FILE": "submit small.toml --epochs 4000", r" ID\b": " $run"},
+    ),
     "docs/how-to/security.md": Walk(
         stands_for=HERE
         | FIRST
