@@ -120,7 +120,7 @@ def test_results_of_a_users_task_need_no_code_of_it(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The task had an optimizer of its own; whoever reads the results has no such module."""
+    """The task brought its optimizer; the process that reads the results lacks its module."""
     monkeypatch.setattr(study, "trainer_of", lambda *_: LocalOptimizer(momentum=None))
     folder = done(make(tmp_path, f'name="small"\nworkers=2\ntask="gone:Mine"\n{axis}\n'))
     monkeypatch.setattr(study, "trainer_of", lambda *_: pytest.fail("looks at the task"))
